@@ -57,9 +57,9 @@ class At:
 def band_of(
     artifact: Artifact, request: SolveRequest, progress: Progress = silent
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """A row for each end: costs of the schedule, the bound, and a better schedule among those that were seen.
+    """A row for each end of the profile's ranges: cost of the schedule, bound, and the best schedule that was seen.
 
-    And a note where one of those is better with the profile's own numbers, too. Takes up to the time limit once more.
+    The notes name schedules that are better at the profile's own numbers, too. Takes up to the time limit once more.
     """
     assert artifact.graph is not None and artifact.profile is not None
     ends = list(_ends(artifact, request, artifact.profile, artifact.graph))

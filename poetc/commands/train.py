@@ -403,7 +403,7 @@ def _graph_to_train(
 def _with_facts_of_data(
     request: TrainRequest, graph: Graph, step: TrainingGraph, note: Progress
 ) -> tuple[TrainRequest, TrainingGraph]:
-    """The request and the training step with the loss, class axis and ignored class that the data decide."""
+    """The request and its training step, with the loss, class axis and ignored class that the data imply."""
     if isinstance(request.source, Path):
         return request, step
     model = request.source.model

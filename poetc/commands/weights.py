@@ -73,9 +73,10 @@ def weight_names(graph: Graph) -> dict[str, str]:
 
 
 def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dict[str, Array]:
-    """Weights and optimizer state, checked and under the names of the graph. Raises UsageError, which names `where`.
-    Such are a name that is no weight, a missing weight that training changes, and another shape. Such is a number too
-    that is not finite where training changes it. A constant of the model may be infinite, as masks of attention are.
+    """Weights and optimizer state by the names of the graph. Raises UsageError, which names `where`.
+
+    It refuses an unknown name, another shape, and a weight that training changes where it is missing or not finite.
+    A constant of the model may be infinite, as masks of attention are.
     """
     model, step = model_of(solved), graph_of(solved)
     names = {file_name(model, n): n for n, t in model.tensors.items() if t.role in _WEIGHTS and n in model.values}

@@ -27,8 +27,8 @@ class Batches:
     Batch `k` of an epoch depends on seed, epoch and k alone, so a training that was stopped goes on with the same
     batches.
 
-    Where the samples do not fill the last batch, samples from the epoch's beginning fill it. Each sample is seen in
-    each epoch, and those few twice, or more often where all samples are less than one batch.
+    Samples from the epoch's beginning fill the last batch. So each sample is seen in each epoch, and some twice. Fewer
+    samples than a batch has rows are seen more often.
     """
 
     source: Samples | BatchFunction
@@ -104,7 +104,7 @@ class Evaluation:
     normalization: Normalization
 
     def batches(self) -> Iterator[tuple[Batch, int]]:
-        """Full batches, and how many samples of each count."""
+        """Full batches, each with the number of samples that count; others fill up the last one."""
         rows = self.slots[0].rows
         for batch in self._raw(rows):
             count = len(next(iter(batch.values())))

@@ -17,9 +17,9 @@ _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a wor
 
 
 def read_json_lines(request: Request) -> Samples:
-    """A table as CSV, or with a key for each input: `{"x": [0.5, 1.5], "target": 3}`.
+    """A table with the columns of a CSV file, or a key for each input: `{"x": [0.5, 1.5], "target": 3}`.
 
-    A key holds the same kind of value in each line: the class of a mixture would be guessed.
+    A key holds one kind of value in all lines. A mixture would leave its class to a guess.
     """
     path = request.path
     columns: dict[str, list[Any]] = {}

@@ -163,7 +163,7 @@ def _find(name_or_path: str | Path) -> Path:
 
 
 def _titled(text: str, names: Sequence[str]) -> list[str]:
-    """The devices whose title has `text`, whatever is between its letters and digits: pico is a Raspberry Pi Pico."""
+    """The devices whose title contains `text`, by letters and digits alone: pico finds Raspberry Pi Pico."""
     asked = "".join(filter(str.isalnum, text.lower()))
     titles = []
     for name in names:

@@ -53,7 +53,7 @@ class Descriptor:
             raise CheckFailed(f"the line ended: {(error.strerror or str(error)).lower()}") from None
 
     def waits(self, timeout_s: float) -> bool:
-        """Whether bytes come in time, or the other end hangs up."""
+        """Whether bytes arrive within the timeout; also true where the other end hangs up."""
         return bool(select.select([self._descriptor], [], [], max(0.0, timeout_s))[0])
 
     def fileno(self) -> int:

@@ -56,7 +56,7 @@ def is_module_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A weight that gets an initializer of its own: the file has one for several equal weights.
+    """A weight that gets its own initializer, since the file shares one among equal weights.
 
     Nodes are named by their first output. `readers`: (node, number of the input); `identities`: nodes that gave the
     weight its name, which the initializer takes.

@@ -119,10 +119,7 @@ _OWN: dict[str, Callable[..., Array]] = {"GatherElements": _gather_elements, "De
 
 
 def _output_bytes(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> int:
-    """The bytes that the outputs will take, by ONNX's shape inference: asked before any memory is.
-
-    0 where nothing is known.
-    """
+    """Size of the outputs by ONNX's shape inference, known before memory is allocated; 0 where it is unknown."""
     known = {name: v for name, v in zip(node.input, inputs, strict=True) if name and v is not None}
     for version in _versions(opset):
         try:

@@ -256,7 +256,7 @@ class Importer:
     def emit(
         self, kind: str, inputs: Sequence[str | Value], attributes: Mapping[str, Attribute] | None = None
     ) -> tuple[str, ...]:
-        """Add one operator. Unsupported when the kind does not exist, Malformed when the shapes do not fit."""
+        """Add one operator. Raises Unsupported for an unknown kind, Malformed for shapes that do not fit."""
         try:
             spec(kind)
         except KeyError:

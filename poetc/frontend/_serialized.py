@@ -45,7 +45,7 @@ def _without(message: Any, number: int, is_before: bool) -> bytes:
 
 
 def _unknown(message: Any) -> bytes:
-    """The fields that the classes of this onnx do not have."""
+    """The serialized fields that the installed onnx package does not know."""
     fields = b""
     for field in UnknownFieldSet(message):
         fields += _varint(field.field_number << 3 | field.wire_type)

@@ -26,7 +26,7 @@ def matching(a: Graph, b: Graph) -> Mapping[str, str] | None:
 
 
 def differing(a: Graph, b: Graph) -> list[str] | None:
-    """The tensors of `a` whose numbers are others in `b`; None where `matching` is None."""
+    """The tensors of `a` whose values differ in `b`; None where the graphs do not match."""
     pairs = _pairs(a, b)
     if pairs is None:
         return None

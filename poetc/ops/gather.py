@@ -268,7 +268,7 @@ class _Tuples(Parameters):
 
 
 def nd_layout(op: Bound, x: Ints, indices: Ints) -> tuple[int, int, int, Ints]:
-    """Batches, tuples a batch, elements of a slice, and the dimensions that a tuple indexes."""
+    """Number of batches, of tuples in a batch, of elements in a slice, and the dimensions that a tuple indexes."""
     batch_dims, depth = op.get_int("batch_dims"), indices[-1]
     batches, tuples = math.prod(x[:batch_dims]), math.prod(indices[batch_dims:-1])
     return batches, tuples, math.prod(x[batch_dims + depth :]), x[batch_dims : batch_dims + depth]

@@ -187,7 +187,7 @@ class _Narrowing(Indexed):
         return name
 
     def _like(self, tensor: str, suffix: str, dtype: DType) -> str:
-        """A new tensor beside `tensor`, of another type."""
+        """A new tensor named after `tensor`, with its shape and another type."""
         name = stem = f"{tensor}.{suffix}"
         number = 1
         while name in self.tensors:

@@ -123,7 +123,7 @@ def _above(alone: Problem) -> int:
 
 
 def _as_planned(alone: Problem, plan: MemoryPlan) -> Problem:
-    """For a directory of before, without the model's problem: the kernels for which `plan` has the workspaces."""
+    """The kernels whose workspaces `plan` holds, for a directory of an earlier version, which does not name them."""
     sizes = {a.operator: a.size_bytes for a in plan.allocations if a.operator is not None and not a.tensors}
     chosen = [0] * len(alone.operators)
     for k, size_bytes in sizes.items():

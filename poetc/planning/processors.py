@@ -255,7 +255,7 @@ class _Side:
         return replace(proof, method=f"{proof.method}, weighted shares of processors")
 
     def _simple(self) -> Proof:
-        """The bound that holds for every schedule."""
+        """A bound on every schedule: divided work, critical path, or parts around one operator."""
         least, method = self.relaxed.least, "work and hand-overs divided among processors, critical path"
         around = self._around_loss()
         if around > least:

@@ -500,9 +500,9 @@ class Lowering:
     def _page_buffer(
         self, instructions: tuple[Instruction, ...], given: list[Binding], arena_bytes: int, state_bytes: int
     ) -> int:
-        """Offset of one block: the plan's nameless allocation, or else on top. Streams have buffers of their own.
+        """Offset of the page buffer, one block: the plan's nameless allocation, or else above all others.
 
-        Inputs on the store pass through it before the first at, beside the others.
+        Inputs on the store pass through it before the first action, beside the other inputs. Streams have their own.
         """
         if any(isinstance(i, PageOut | PageIn) for i in instructions):
             for a in self.plan.allocations:

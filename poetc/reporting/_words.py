@@ -80,7 +80,7 @@ def ended(gap: float, asked_gap: float | None) -> str:
 
 
 def is_beyond(budget_bytes: int, peak_bytes: int) -> bool:
-    """Whether a chart leaves the budget out: on its scale nothing else could be seen."""
+    """Whether a chart omits the budget, whose scale would hide all else."""
     return budget_bytes > 4 * peak_bytes
 
 

@@ -471,7 +471,7 @@ class Session:
             self._raw.is_lost = 0
 
     def save(self, path: PathLike) -> None:
-        """Write all state to a trained.bin: whole or not at all, on the disk when this returns. SessionError."""
+        """Write all state to a trained.bin atomically; it is on the disk when this returns. Raises SessionError."""
         ctypes.set_errno(0)
         with self._lock:
             code = self._library.dll.poetc_file_save(self._alive(), os.fsencode(path))

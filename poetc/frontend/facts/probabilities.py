@@ -74,7 +74,7 @@ def axis_of_sum_one(array: Array) -> int | None:
 
 
 def of_batch(graph: Graph, name: str, inputs: Mapping[str, Array]) -> int | None:
-    """`axis_of_sum_one` of output `name` for a batch of the user's; None too where it cannot be computed here."""
+    """The axis along which output `name` sums to 1 for a batch. None: there is none, or it cannot be computed here."""
     output = run(graph, needed(graph, [name]), inputs).get(name)
     return None if output is None else axis_of_sum_one(output)
 

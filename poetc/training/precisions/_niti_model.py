@@ -357,7 +357,7 @@ def _conv(m: _Model, op: Operator) -> bool:
 
 
 def _dense(m: _Model, op: Operator) -> bool:
-    """A convolution of 1 x 1 images."""
+    """A dense layer, as a convolution of 1 x 1 images."""
     shapes = [m.graph.tensors[t].shape for t in (*op.inputs[:2], op.outputs[0])]
     if m._is_given(op.inputs[0]) or not m._is_given(op.inputs[1]) or len(shapes[1]) != 2:
         raise m._refused(op, "since it is no layer with one matrix of weights")

@@ -369,7 +369,7 @@ def _conv(m: _Model, op: Operator, attributes: Mapping[str, Attribute], output: 
 
 
 def _dense(m: _Model, op: Operator, attributes: Mapping[str, Attribute], output: str) -> str:
-    """A convolution of 1 x 1 images."""
+    """A dense layer, as a convolution of 1 x 1 images."""
     shapes = [m.graph.tensors[t].shape for t in (*op.inputs[:2], op.outputs[0])]
     if not m._is_given(op.inputs[1]) or len(shapes[1]) != 2:
         raise m._refused(op, "is no layer with one matrix of weights")

@@ -125,7 +125,7 @@ class PlacementSearch:
         return Schedule(solver=ENGINE_NAME, actions=actions, proof=proof)
 
     def take(self, stored: frozenset[int], schedule: Schedule) -> None:
-        """Remember a placement and the schedule that was found for it elsewhere: later runs begin from both."""
+        """Record a placement and its schedule from another search; later runs start from both."""
         cost = float(schedule.proof.objective)
         self._taken.add(stored)
         if cost < self.known.get(stored, math.inf):
