@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from poetc.scheduling import BankSpec, Objective, OperatorSpec, Paging, Problem
+from poetc.solvers.banks.placing import access_cost
 from poetc.solvers.highs import COST_SCALE, TOLERANCE, Mip
 
 MOST_ENTRIES = 400_000  # of an LP that is solved
@@ -40,17 +41,12 @@ def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
     return bound
 
 
-def _objective_of(problem: Problem, energy_fj: int, time_ps: int) -> float:
-    """The objective of this energy and this time, in the problem's unit."""
-    return problem.objective.cost(1000, 0) * energy_fj / 1e6 + problem.objective.cost(0, 1000) * time_ps / 1e6
-
-
 def _read(problem: Problem, bank: BankSpec) -> float:
-    return _objective_of(problem, bank.read_fj_per_byte, bank.read_ps_per_byte)
+    return access_cost(problem, bank.read_ps_per_byte, bank.read_fj_per_byte)
 
 
 def _write(problem: Problem, bank: BankSpec) -> float:
-    return _objective_of(problem, bank.write_fj_per_byte, bank.write_ps_per_byte)
+    return access_cost(problem, bank.write_ps_per_byte, bank.write_fj_per_byte)
 
 
 def _price(problem: Problem, bank: BankSpec) -> float:

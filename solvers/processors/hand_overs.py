@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from poetc.scheduling import OperatorSpec, Problem, Variant
 from poetc.solvers.highs import COST_SCALE, Mip
-from poetc.solvers.processors.placing import makers_of
+from poetc.solvers.processors.placing import makers_of, read_bytes
 
 LP_LIMIT_S = 3.0
 LARGEST, CHAINED = 60_000, 5_000  # coefficients, and those before chains are added
@@ -68,10 +68,7 @@ def _least(problem: Problem, path_ns: int) -> int:
         lp.row(list(own.values()), [1.0] * len(own), 1.0)
     rounded_ns = 0
     for k, operator in enumerate(problem.operators):
-        read: dict[int, int] = {}
-        for t in set(operator.inputs):
-            if makers[t] >= 0:
-                read[makers[t]] = read.get(makers[t], 0) + problem.tensors[t].size_bytes
+        read = read_bytes(problem, operator, makers)
         for p, column in runs[k].items() if read else ():
             own_p = processors[p]
             others = [q for n, q in enumerate(processors) if n != p]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from poetc.scheduling import OperatorSpec, Paging, Problem, TensorSpec, Variant
@@ -25,6 +25,15 @@ def makers_of(problem: Problem) -> list[int]:
         for t in operator.outputs:
             makers[t] = k
     return makers
+
+
+def read_bytes(problem: Problem, operator: OperatorSpec, makers: Sequence[int]) -> dict[int, int]:
+    """The bytes that an operator reads of each other one."""
+    read: dict[int, int] = {}
+    for t in set(operator.inputs):
+        if makers[t] >= 0:
+            read[makers[t]] = read.get(makers[t], 0) + problem.tensors[t].size_bytes
+    return read
 
 
 def hand_over_ns(problem: Problem, k: int, placement: Placement, makers: list[int]) -> int:
@@ -156,10 +165,7 @@ def one_at_a_time(problem: Problem, time_limit_s: float) -> tuple[Placement, flo
     for columns in x:
         mip.row(columns, [1.0] * count, 1.0, 1.0)
     for k, operator in enumerate(problem.operators):
-        read: dict[int, int] = {}
-        for t in set(operator.inputs):
-            if makers[t] >= 0:
-                read[makers[t]] = read.get(makers[t], 0) + problem.tensors[t].size_bytes
+        read = read_bytes(problem, operator, makers)
         for p in range(count) if read else ():
             own = processors[p]
             others = [q for i, q in enumerate(processors) if i != p]

@@ -27,10 +27,10 @@ def find(graph: Graph) -> Iterator[Fact]:
     for output in graph.outputs:
         shape = graph.tensors[output].shape
         for name in inputs:
-            given = graph.tensors[name].shape
-            of_steps = len(shape) == 3 and given[:2] in (shape[:2], shape[1::-1])
-            of_samples = len(shape) == 2 and len(given) == 3 and given[1] == shape[0]
-            if min(given[:2]) > 1 and (of_steps or of_samples):
+            own = graph.tensors[name].shape
+            of_steps = len(shape) == 3 and own[:2] in (shape[:2], shape[1::-1])
+            of_samples = len(shape) == 2 and len(own) == 3 and own[1] == shape[0]
+            if min(own[:2]) > 1 and (of_steps or of_samples):
                 axes = _axes(graph, name, output)
                 if axes is not None:
                     found.setdefault(name, axes[0])
@@ -48,10 +48,10 @@ def _axes(graph: Graph, name: str, output: str) -> tuple[int, int] | None:
         return None
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
-    for given in graph.inputs:
-        tensor = graph.tensors[given]
+    for other in graph.inputs:
+        tensor = graph.tensors[other]
         is_float = tensor.dtype is DType.F32
-        inputs[given] = random.standard_normal(tensor.shape) if is_float else np.zeros(tensor.shape)
+        inputs[other] = random.standard_normal(tensor.shape) if is_float else np.zeros(tensor.shape)
     before = run(graph, operators, inputs).get(output)
     if before is None:
         return None

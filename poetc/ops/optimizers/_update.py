@@ -27,6 +27,7 @@ class Update(OfUpdatingSteps):
 
     states = 1
     scalars = 1
+    step_input = 0  # the number of the step, of a kind that reads it
     flops = 2  # an element
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -37,6 +38,8 @@ class Update(OfUpdatingSteps):
             raise ValueError(f"{self.kind}: the shapes of weight, state and gradient differ: {shapes}")
         if any(t.elements != 1 for t in op.inputs[self.states + 1 :]):
             raise ValueError(f"{self.kind}: the learning rate and the step have one element")
+        if self.step_input:
+            check_step(op.inputs[self.step_input])
         return op.inputs[: self.states]
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:

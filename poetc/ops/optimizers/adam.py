@@ -21,7 +21,7 @@ from poetc.ops.optimizers._optimizer import (
     Rule,
     declare,
 )
-from poetc.ops.optimizers._update import Update, check_step, decayed
+from poetc.ops.optimizers._update import Update, decayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,7 @@ class Adam(Update):
     scalars = 2
     flops = 30
 
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        result = super().infer(op)
-        check_step(op.inputs[5])
-        return result
+    step_input = 5
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         w, m, v, g, lr, step = inputs

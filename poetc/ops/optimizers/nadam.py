@@ -49,10 +49,7 @@ class Nadam(Update):
     flops = 34
     cost_like = "Adam"
 
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        result = super().infer(op)
-        check_step(op.inputs[5])
-        return result
+    step_input = 5
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         w, m, v, g, lr, step, product = inputs

@@ -206,9 +206,9 @@ class Algorithm:
 def _plain(value: Any) -> Any:
     if isinstance(value, Numbers | Sums | Algorithm):
         pairs = ((f.name, getattr(value, f.name), f.default) for f in fields(value))
-        return {name: _plain(given) for name, given, default in pairs if given != default}
+        return {name: _plain(numbers) for name, numbers, default in pairs if numbers != default}
     if isinstance(value, Mapping):
-        return {name: _plain(given) for name, given in value.items()}
+        return {name: _plain(numbers) for name, numbers in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -243,18 +243,18 @@ class _Reader:
         return value
 
     def algorithm(self, value: Any) -> Algorithm:
-        given = self.section(value, (), ("products", *PRODUCTS, *STATE, "sums", *ENDS, "norms"))
+        entries = self.section(value, (), ("products", *PRODUCTS, *STATE, "sums", *ENDS, "norms"))
         for name in PRODUCTS:
-            if name not in given:
+            if name not in entries:
                 raise self.error((), f"{name} are missing")
-        by_name: dict[str, Any] = {n: self.numbers(given[n], (n,)) for n in (*PRODUCTS, *STATE) if n in given}
-        if "products" in given:
-            by_name["products"] = self.choice(given["products"], ("products",), ARITHMETIC)
-        if "sums" in given:
-            by_name["sums"] = self.sums(given["sums"])
+        by_name: dict[str, Any] = {n: self.numbers(entries[n], (n,)) for n in (*PRODUCTS, *STATE) if n in entries}
+        if "products" in entries:
+            by_name["products"] = self.choice(entries["products"], ("products",), ARITHMETIC)
+        if "sums" in entries:
+            by_name["sums"] = self.sums(entries["sums"])
         for end, names in (*((end, PRODUCTS) for end in ENDS), ("norms", NORMS)):
-            if end in given:
-                own = self.section(given[end], (end,), names)
+            if end in entries:
+                own = self.section(entries[end], (end,), names)
                 by_name[end] = {name: self.numbers(numbers, (end, name)) for name, numbers in own.items()}
         try:
             return Algorithm(**by_name)
@@ -262,20 +262,20 @@ class _Reader:
             raise self.error((), str(error)) from None
 
     def sums(self, value: Any) -> Sums:
-        given = self.section(value, ("sums",), ("floats", "chunk"))
-        if len(given) < 2:
+        entries = self.section(value, ("sums",), ("floats", "chunk"))
+        if len(entries) < 2:
             raise self.error(("sums",), "floats and chunk are both needed")
-        chunk = self.whole(given["chunk"], ("sums", "chunk"), 1, MOST_CHUNK)
-        floats = self.floats(given["floats"], ("sums", "floats"), MOST_BITS)
+        chunk = self.whole(entries["chunk"], ("sums", "chunk"), 1, MOST_CHUNK)
+        floats = self.floats(entries["floats"], ("sums", "floats"), MOST_BITS)
         self.check(Numbers(floats=floats), ("sums",))
         return Sums(floats=floats, chunk=chunk)
 
     def numbers(self, value: Any, at: KeyPath) -> Numbers:
-        given = self.section(value, at, tuple(f.name for f in fields(Numbers)))
-        if ("integer" in given) == ("floats" in given):
+        entries = self.section(value, at, tuple(f.name for f in fields(Numbers)))
+        if ("integer" in entries) == ("floats" in entries):
             raise self.error(at, "give integer (bits) or floats ([exponent, mantissa])")
         values: dict[str, Any] = {}
-        for key, part in given.items():
+        for key, part in entries.items():
             where = (*at, key)
             if key in ("integer", "rises_to"):
                 values[key] = self.whole(part, where, 2, MOST_MANTISSA + 1)
@@ -297,17 +297,17 @@ class _Reader:
                     raise self.error(where, f"{shortened(part)} is no number from 2^-{MOST_POWER} to {most:g}")
                 values[key] = float(part)
         numbers = Numbers(**values)
-        only_scaled = [k for k in ("range", "groups", "unit") if k in given]
+        only_scaled = [k for k in ("range", "groups", "unit") if k in entries]
         if numbers.scale == "fixed" and only_scaled:
             raise self.error((*at, only_scaled[0]), "a fixed scale has none; choose another scale")
-        if "unit" in given and at != ("gradients",):
+        if "unit" in entries and at != ("gradients",):
             raise self.error((*at, "unit"), "a unit is for gradients of weights")
-        if numbers.scale != "fixed" and "times" in given:
+        if numbers.scale != "fixed" and "times" in entries:
             raise self.error((*at, "times"), "only a fixed scale has it")
-        if "clips" in given and not (at[0] == "norms" and given.keys() <= {"integer", "clips", "rounding"}):
+        if "clips" in entries and not (at[0] == "norms" and entries.keys() <= {"integer", "clips", "rounding"}):
             raise self.error((*at, "clips"), "is for integers of norms, with rounding alone beside")
         is_rising = numbers.scale == "power" and 0 < numbers.integer < numbers.rises_to
-        if "rises_to" in given and not (is_rising and given.keys() <= {"integer", "scale", "rises_to", "rounding"}):
+        if "rises_to" in entries and not (is_rising and entries.keys() <= {"integer", "scale", "rises_to", "rounding"}):
             raise self.error(
                 (*at, "rises_to"), "needs an integer of fewer bits, scale power, and rounding alone beside"
             )

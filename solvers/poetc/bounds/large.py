@@ -71,13 +71,13 @@ class Diagram:
     def _choices(self, v: int) -> list[tuple[int, int]]:
         """Every choice of in-place pairs that make large tensors: inputs that cease to exist, and bytes saved."""
         pairs = [pair for pair in self.model.pairs[v] if pair[1] in self.bit]
-        found: set[tuple[int, int]] = set()
+        choices: set[tuple[int, int]] = set()
         for bits in range(1 << len(pairs)):
             chosen = [pair for k, pair in enumerate(pairs) if bits >> k & 1]
             whole = all(pair in chosen for pair in pairs if pair[2])
             if whole and len({i for i, _, _ in chosen}) == len(chosen) == len({o for _, o, _ in chosen}):
-                found.add((self._mask([i for i, _, _ in chosen]), sum(self.model.size[o] for _, o, _ in chosen)))
-        return sorted(found)
+                choices.add((self._mask([i for i, _, _ in chosen]), sum(self.model.size[o] for _, o, _ in chosen)))
+        return sorted(choices)
 
     def _room(self) -> tuple[list[int], list[int]]:
         """By operator, the bytes that large tensors may take beside it: again, and when it is first executed."""
@@ -100,11 +100,11 @@ class Diagram:
 
         No update takes over the reader's output, which would then be read again.
         """
-        model, found = self.model, list[int | None]()
+        model, only_readers = self.model, list[int | None]()
         for t in self.large:
             readers = model.consumers[t]
             stays = model.ends_in_ram[t] or model.ends_on_store[t] or model.on_store[t]
-            found.append(None)
+            only_readers.append(None)
             if stays or len(readers) != 1 or len(model.outputs[readers[0]]) != 1:
                 continue
             (o,) = model.outputs[readers[0]]
@@ -112,8 +112,8 @@ class Diagram:
             alone = alone and model.expiry[o] == NEVER
             dear = any(of[o] > of[t] for of in (model.size, model.in_cost, model.out_cost))
             if alone and not dear:
-                found[-1] = readers[0]
-        return found
+                only_readers[-1] = readers[0]
+        return only_readers
 
     def _each(self, mask: int) -> Iterator[int]:
         while mask:
@@ -122,26 +122,26 @@ class Diagram:
             mask ^= low
 
     def bytes_of(self, mask: int) -> int:
-        found = self._bytes.get(mask)
-        if found is None:
-            found = self._bytes[mask] = sum(self.model.size[self.large[i]] for i in self._each(mask))
-        return found
+        size_bytes = self._bytes.get(mask)
+        if size_bytes is None:
+            size_bytes = self._bytes[mask] = sum(self.model.size[self.large[i]] for i in self._each(mask))
+        return size_bytes
 
     def _reading(self, mask: int) -> float:
         """The cost of reading tensors from the store."""
-        found = self._in.get(mask)
-        if found is None:
-            found = self._in[mask] = sum(
+        cost = self._in.get(mask)
+        if cost is None:
+            cost = self._in[mask] = sum(
                 self.model.in_cost[t] if self.model.pageable[t] or self.model.on_store[t] else math.inf
                 for t in map(self.large.__getitem__, self._each(mask))
             )
-        return found
+        return cost
 
     def _writing(self, mask: int) -> float:
-        found = self._out.get(mask)
-        if found is None:
-            found = self._out[mask] = sum(self.model.out_cost[self.large[i]] for i in self._each(mask))
-        return found
+        cost = self._out.get(mask)
+        if cost is None:
+            cost = self._out[mask] = sum(self.model.out_cost[self.large[i]] for i in self._each(mask))
+        return cost
 
     def _leaving(self, ram: int, excess: int) -> tuple[int, ...]:
         """Inclusion-minimal sets of tensors in `ram` whose leaving frees `excess` bytes."""
@@ -153,22 +153,22 @@ class Diagram:
         sizes = {i: self.model.size[self.large[i]] for i in self._each(ram)}
         tensors = sorted(sizes, key=lambda i: (-sizes[i], i))
         tails = [*itertools.accumulate((sizes[i] for i in reversed(tensors)), initial=0)][::-1]
-        stack, found = [(0, 0, 0)], list[int]()
-        while stack and len(found) < LARGE.most_drops:
+        stack, subsets = [(0, 0, 0)], list[int]()
+        while stack and len(subsets) < LARGE.most_drops:
             k, chosen, freed = stack.pop()
             if freed >= excess:
-                found.append(chosen)
+                subsets.append(chosen)
             elif k < len(tensors) and freed + tails[k] >= excess:
                 stack.append((k + 1, chosen, freed))
                 stack.append((k + 1, chosen | 1 << tensors[k], freed + sizes[tensors[k]]))
         if stack:  # too many: none leaves, which relaxes
-            found = [0] if self.bytes_of(ram) >= excess else []
-        self._drops[ram, excess] = tuple(found)
+            subsets = [0] if self.bytes_of(ram) >= excess else []
+        self._drops[ram, excess] = tuple(subsets)
         return self._drops[ram, excess]
 
     def _useful(self) -> list[int]:
         """By the number of operators executed, the tensors that later ones read, or that others are made of again."""
-        n, found, read = self.model.n_ops, list[int](), self.end
+        n, by_executed, read = self.model.n_ops, list[int](), self.end
         for v in range(n, -1, -1):
             if v < n:
                 read |= self.reads[v]
@@ -176,8 +176,8 @@ class Diagram:
             for w in range(v - 1, -1, -1):
                 if self.model.recomputable[w] and self.makes[w] & useful:
                     useful |= self.reads[w]
-            found.append(useful)
-        return found[::-1]
+            by_executed.append(useful)
+        return by_executed[::-1]
 
     def _executed(self, v: int, w: int, ram: int, paid: int) -> Iterator[tuple[int, int, float]]:
         """States and costs after operator `w` with `v` executed so far."""
@@ -306,9 +306,9 @@ def bound_of_large(
         subsets.sort(key=lambda stored: len(stored ^ (first & set(placed))))
         for stored in subsets:
             diagram = Diagram(Model(on_store(problem, stored)), least_bytes, small)
-            found = diagram.run(least, most_states - states, stop_at)
-            least, states = min(least, found.bound), states + found.states
-            if stored == subsets[0] and found.states * (len(subsets) - 1) > 2 * (most_states - states):
+            result = diagram.run(least, most_states - states, stop_at)
+            least, states = min(least, result.bound), states + result.states
+            if stored == subsets[0] and result.states * (len(subsets) - 1) > 2 * (most_states - states):
                 least = bound  # the others would not be done, which proves nothing
             if least <= bound:
                 break
