@@ -27,10 +27,10 @@ import numpy as np
 from bench._command import main, markdown
 from bench.kernels import CLASSES, build_peak, cflags, export, lower, peak_macs
 from poetc.graph import Operator, Phase, Role, TrainingGraph
+from poetc.kernels.convolution_shape import ConvolutionParameters
+from poetc.kernels.gemm.selection import PackedProduct, Product, SgdProduct
 from poetc.measure._host import compile_library
 from poetc.ops import bind, spec
-from poetc.ops.kernels.convolution_shape import ConvolutionParameters
-from poetc.ops.kernels.matmul import PackedProduct, Product, SgdProduct
 from poetc.program import Call, Operand
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import ALIGNMENT_BYTES, align

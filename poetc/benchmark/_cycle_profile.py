@@ -16,7 +16,7 @@ from poetc.boards import Core
 from poetc.devices import DeviceProfile, load_profile
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
-from poetc.devices.loops import machine_of
+from poetc.devices.machine import machine_of
 from poetc.devices.modelled import with_modelled_loops
 from poetc.devices.profile import Cycles, Quantity, Source
 from poetc.errors import UsageError

@@ -20,7 +20,7 @@ from poetc.benchmark._networks import board_networks, networks
 from poetc.benchmark._roomy import roomy_networks
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.features import features_of
-from poetc.devices.loops import machine_of
+from poetc.devices.machine import machine_of
 from poetc.devices.profile import Quantity, Source
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares

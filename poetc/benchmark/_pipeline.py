@@ -17,8 +17,8 @@ from functools import cache
 
 from poetc import boards
 from poetc.devices.core_cycles import has_table
-from poetc.devices.loops import OTHER, class_of_group, class_of_source
 from poetc.errors import UsageError
+from poetc.kernels.classes import OTHER, class_of_group, class_of_source
 from poetc.runtime import runtime_directory
 
 ITERATIONS = 50

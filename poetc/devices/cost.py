@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from poetc.devices.features import DEPTHWISE, Features
-from poetc.devices.loops import GROUPS, machine_of
+from poetc.devices.machine import machine_of
 from poetc.devices.profile import DeviceProfile, Quantity, Store
 from poetc.errors import UsageError
+from poetc.kernels.loops import GROUPS
 from poetc.ops import registry, spec
 from poetc.runtime.layout import page_bytes
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from poetc.devices.loops import Machine, group_of, loops_of, share_inside
 from poetc.devices.reuse import Fetched
 from poetc.graph import Operator
+from poetc.kernels.convolution_window import share_inside
+from poetc.kernels.loops import group_of, loops_of
+from poetc.kernels.machine import Machine
 from poetc.ops import Bound, Kernel, bind, spec
 
 NOTHING_FETCHED = Fetched()

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from poetc.devices.loops import CLASSES, OTHER, class_of_group, machine_of
+from poetc.devices.machine import machine_of
 from poetc.devices.profile import Cycles, DeviceProfile, Quantity, Source, SourceKind
 from poetc.errors import UsageError
+from poetc.kernels.classes import CLASSES, OTHER, class_of_group
 
 End = Literal["low", "high"]
 _FETCHED = ("second", "far", "far_written")

@@ -85,7 +85,7 @@ class Cycles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Cycles of the kernels by a model of the core's pipeline, of which `loop_ns` is made where it is not measured.
 
     A pass of a loop takes its instructions times the cycles of one of them, and the waits for memory. Keys of
-    `per_instruction` are classes of kernels (poetc.devices.loops).
+    `per_instruction` are classes of kernels (poetc.kernels.loops).
     """
 
     counted: str  # the profile of an emulated board, whose `loop_ns` counts the instructions of the same kernels
@@ -98,7 +98,7 @@ class Cycles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Compute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A roofline: overhead + max(macs/contraction + flops/elementwise, bytes/memory) / efficiency of the kind.
 
-    Where a kernel's loops were measured: the sum over them of how often they run (poetc.devices.loops) times `loop_ns`.
+    Where a kernel's loops were measured: the sum over them of how often they run (poetc.kernels.loops) times `loop_ns`.
     """
 
     contraction_mac_per_s: Quantity  # dense convolution and matmul

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from poetc.devices.features import features_of
-from poetc.devices.loops import machine_of
+from poetc.devices.machine import machine_of
 from poetc.devices.profile import DeviceProfile
 from poetc.graph import Graph
 from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec, Variant

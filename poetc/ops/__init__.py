@@ -1,6 +1,7 @@
 """Operator kinds, one file a family. `_registry.py` lists the parts that a kind must provide."""
 
 from poetc.entry_points import own_modules
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._blocks import kernels_of_blocks
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
@@ -12,7 +13,6 @@ from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import sample
 from poetc.ops._strides import collapse, contiguous_strides, view_steps
 from poetc.ops._views import view_roots
-from poetc.ops.kernels import Kernel, Parameters
 
 own_modules(__name__)
 

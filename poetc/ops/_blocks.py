@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from poetc.kernels import Kernel
+from poetc.kernels.blocks import block_kernel
+from poetc.kernels.kernel import Block
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import WHOLE, Cut, Range
 from poetc.ops._registry import spec
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.blocks import block_kernel
-from poetc.ops.kernels.kernel import Block
 
 
 def kernels_of_blocks(

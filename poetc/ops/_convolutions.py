@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
+from poetc.kernels.convolution_shape import Convolution
 from poetc.ops._bound import Bound
 from poetc.ops._windows import Windows
-from poetc.ops.kernels.convolution_shape import Convolution
 
 
 def group_of(op: Bound) -> int:

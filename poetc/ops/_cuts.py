@@ -154,11 +154,6 @@ def in_window(view: Sequence[int], part: Part, extent: int, units: Range) -> tup
     return (rows * window + begin, *(s // pitch * window if s >= pitch else s for s in steps))
 
 
-def steps_in_window(steps: Sequence[int], loop: int, extent: int, units: int) -> tuple[int, ...]:
-    """The steps in a window that has `units` of all units along a loop, where these are all of the operand."""
-    return tuple(s * units // extent if s > steps[loop] > 0 else s for s in steps)
-
-
 def flat(op: Bound, cut_inputs: int, *, binds: bool = False) -> Cut:
     """The cut of an element-wise operator: its first `cut_inputs` inputs and all outputs, as flat arrays."""
     parts: list[Part | None] = [Part(1, 1)] * cut_inputs + [None] * (len(op.inputs) - cut_inputs)

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 
 
 def snake(kind: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poetc.graph import DType
+from poetc.kernels.convolution_shape import Convolution
+from poetc.kernels.kernel import Kernel, Parameters
+from poetc.kernels.operators.parameters import Elements, Walk
 from poetc.ops._bound import Bound
 from poetc.ops._convolutions import group_of, shape_of
 from poetc.ops._windows import Windows
-from poetc.ops.kernels.convolution_shape import Convolution
-from poetc.ops.kernels.kernel import Kernel, Parameters
-from poetc.ops.kernels.rows import Elements, Walk
 
 TERMS, COLUMNS, ROWS, STRIP = 32, 32, 32, 12  # as in poetc_narrow_product.h
 FEW = 4  # with so few rows, or terms, a product of matrices packs nothing

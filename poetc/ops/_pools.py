@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.kernels.operators import parameters as rows
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._windows import Windows
-from poetc.ops.kernels import rows
 
 
 def windows_of(op: Bound) -> Windows:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from poetc.graph import Array, Operator, TensorType
+from poetc.kernels import Kernel, low_workspace_kernels
 from poetc.ops._bound import Bound
 from poetc.ops._builder import INFER, Builder
 from poetc.ops._cuts import Cut, Range, block_of
 from poetc.ops._indices import Indices, Use
 from poetc.ops._others import load_others
-from poetc.ops.kernels import Kernel, low_workspace_kernels
 
 Gradients = Sequence[str | None]  # names of tensors; None: no gradient
 

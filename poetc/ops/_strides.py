@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from poetc.ops.kernels.rows import Ints, Walk
+from poetc.kernels.operators.parameters import Ints, Walk
 
 MAX_RANK = 16  # POETC_MAX_RANK of the kernels
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, Work, register, registry
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 from poetc.ops.optimizers import OfUpdatingSteps
 
 GATED = "Gated"

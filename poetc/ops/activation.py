@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._elementwise import Differentiable, erf, register_with_gradient, sigmoid, softplus
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 
 # The self-normalising constants of Klambauer et al. 2017 (eq. 14).
 SELU_ALPHA = 1.6732632423543772

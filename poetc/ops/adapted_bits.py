@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 
 STATE = TensorType((5,))
 MORE_BITS, LEAST_BITS, MOST_BITS = 8, 2, 24

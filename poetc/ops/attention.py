@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.gemm.packing import workspace_floats
+from poetc.kernels.gemm.selection import PackedProduct
+from poetc.kernels.operators.attention import LOOPS, AttentionRows, Sizes, steps_in_window
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import WHOLE, Cut, Part, Range, steps_in_window, within_steps
+from poetc.ops._cuts import WHOLE, Cut, Part, Range, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import seen
-from poetc.ops.kernels import Kernel, Parameters
-from poetc.ops.kernels.kernel import Block
-from poetc.ops.kernels.matmul import PackedProduct
-from poetc.ops.kernels.packed_operands import workspace_floats
 from poetc.ops.matmul import MatMul
 
 BLOCK_TERMS = 64  # of a sum, where the product apart would not pack
@@ -34,102 +33,11 @@ STRIP_FLOATS = 1 << 17  # of all strips of the fastest kernel: they lie in a cac
 PART_ROWS = 64, 32  # of a strip that has a band, whose scores are made at a time; the second of short sequences
 SHORT = 128  # queries
 MOST_ROWS = 128  # of a strip: more of them see keys that others do not see
-_LOOPS = {"samples": 0, "heads": 1}  # the names of cuts, and the axis of `sizes` that each divides
 _LANES = 16  # of a row's sum
 _PANELS = (16, 4, 1)
 _WORTH = 8  # a kernel saves at least this part of the workspace of the one before
 _FEW_ROWS = (64, 32, 16, 8, 4)
 _EXP, _TANH = 12, 12  # flops of an element
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes(Parameters):
-    """`groups` heads of keys and values a sample, each of which serves `times` heads of queries in a row."""
-
-    batch: int
-    groups: int
-    times: int
-    queries: int
-    keys: int
-    size: int  # of a query and of a key
-    width: int  # of a value
-
-    @property
-    def heads(self) -> int:
-        """Of queries, of all samples."""
-        return self.batch * self.groups * self.times
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionRows(Parameters):
-    """`rows` queries at a time, over the keys that one of them sees, from a multiple of `align` on.
-
-    The backward pass makes the scores of `part` of them at a time.
-
-    Query i sees key j if `low` <= j - i <= `high`. `mask`: 0 none, 1 floats that are added, 2 bytes of which 0 hides.
-    Steps are in elements: of a mask along sizes and keys, of the others along sizes. `terms`: of a block of the sums of
-    scores, results, then of the gradients of shares, queries, values and keys.
-    """
-
-    sizes: Sizes
-    rows: int
-    part: int
-    align: int
-    low: int
-    high: int
-    mask: int
-    capped: bool
-    mask_steps: tuple[int, ...]
-    q: tuple[int, ...]
-    k: tuple[int, ...]
-    v: tuple[int, ...]
-    y: tuple[int, ...]
-    terms: tuple[int, ...]
-    product_floats: int
-    wants: tuple[int, ...]
-
-    @property
-    def is_backward(self) -> bool:
-        """Whether it makes gradients."""
-        return bool(self.wants)
-
-    def strips(self) -> Iterator[tuple[int, int, int]]:
-        """For each part of the strips of a head: rows of queries, columns of keys, and scores that the mask leaves."""
-        for strip in range(0, self.sizes.queries, self.rows):
-            begin = max(0, strip + self.low) // self.align * self.align
-            last = min(strip + self.rows, self.sizes.queries)
-            for first in range(strip, last, self.part):
-                rows = range(first, min(first + self.part, last))
-                keys = max(0, self._end(rows[-1]) - begin)
-                yield len(rows), keys, sum(max(0, self._end(i) - begin) for i in rows)
-
-    def sums(self) -> Iterator[tuple[int, int]]:
-        """(keys, queries) of each product of a head that adds up over queries, for the gradients of keys and values."""
-        for strip in range(0, self.sizes.queries, self.rows):
-            begin = max(0, strip + self.low) // self.align * self.align
-            rows = min(self.rows, self.sizes.queries - strip)
-            count, first = max(0, self._end(strip + rows - 1) - begin), 0
-            every = strip + self.high + 1 - begin
-            while first < count:
-                start = max(0, first + begin - self.high - strip)
-                start = start // self.terms[4] * self.terms[4] if rows > self.terms[4] else start
-                width = min(count - first, every - first if first < every else self.part)
-                yield width, rows - start
-                first += width
-
-    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
-        """Of some samples, or of some heads of keys. Blocks of sums and strips stay as they are."""
-        loop, units = _LOOPS[axis], block.units
-        sizes = replace(self.sizes, batch=units) if loop == 0 else replace(self.sizes, groups=units)
-        q, k, v, y, mask = (
-            steps_in_window(steps, loop, block.extent, units)
-            for steps in (self.q, self.k, self.v, self.y, self.mask_steps)
-        )
-        return replace(kernel, parameters=replace(self, sizes=sizes, q=q, k=k, v=v, y=y, mask_steps=mask))
-
-    def _end(self, query: int) -> int:
-        """The key behind the last one that a query sees."""
-        return min(self.sizes.keys, query + self.high + 1)
 
 
 def _sizes(op: Bound) -> Sizes:
@@ -266,7 +174,7 @@ class _Attention(OpSpec):
         of_operands = ["q", "k", "v", *["y"] * bool(_wants(op)), *["mask"] * (_mask(op) is not None)]
         of_results = [name for name, wanted in zip("qkv", _wants(op), strict=True) if wanted] if _wants(op) else ["y"]
         extents["mask"] = (*extents["q"][:-1], _sizes(op).keys)
-        for cut, loop in _LOOPS.items():
+        for cut, loop in LOOPS.items():
             parts: list[Part | None] = []
             try:
                 for name, type in zip([*of_operands, *of_results], (*op.inputs, *op.outputs), strict=True):
@@ -290,7 +198,7 @@ class _Attention(OpSpec):
         bound = super().block(op, cut, ranges)
         if cut.name == WHOLE:
             return bound
-        sizes, loop, ((begin, end),) = [*op.get_ints("sizes")], _LOOPS[cut.name], ranges
+        sizes, loop, ((begin, end),) = [*op.get_ints("sizes")], LOOPS[cut.name], ranges
         attributes: dict[str, Attribute] = {
             name: steps_in_window(op.get_ints(name), loop, sizes[loop], end - begin)
             for name in ("q", "k", "v", "y", "mask")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements, Planes
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._registry import Gradients, OpSpec, Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements, Planes
 
 
 def _channels(x: TensorType) -> int:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from poetc.graph import Attribute, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Planes, SummedPlanes
 from poetc.ops._bound import Bound
 from poetc.ops._elementwise import Differentiable, snake
 from poetc.ops._registry import Work, register, spec
 from poetc.ops.batch_norm import OfChannels, planes_of
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Planes, SummedPlanes
 
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Silu")  # those of kernels/operators/batch_norm_activation.c
 

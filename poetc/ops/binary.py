@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel
 from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
@@ -15,7 +16,6 @@ from poetc.ops._cuts import Cut, broadcast, flat
 from poetc.ops._elementwise import snake
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, walk
-from poetc.ops.kernels import Kernel
 
 F32, I32, U8 = DType.F32, DType.I32, DType.U8
 

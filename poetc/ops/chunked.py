@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import TensorType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops import _narrow_sums as sums
 from poetc.ops._bound import Bound
 from poetc.ops._narrow_kernels import NarrowConvolution, NarrowProduct
 from poetc.ops._registry import Work, register, spec
 from poetc.ops.few_bits import LEAST_LOW, MOST_MANTISSA, MOST_POWER, rounded
-from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.narrow import Narrowed, kernel_of, loaded, plain
 
 KINDS = {

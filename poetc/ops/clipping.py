@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel, Parameters
 
 EPSILON = 1e-6  # added to the norm
 

@@ -9,40 +9,19 @@ from typing import Any
 
 from poetc.graph import DType, TensorType
 from poetc.graph._coded import BF16, BITS, decode
+from poetc.kernels import Kernel, Parameters
+from poetc.kernels.gemm.coded import CodedProduct
+from poetc.kernels.gemm.packing import Packing, choose, workspace_floats
+from poetc.kernels.kernel import Block, Window
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, along, crossed, on_axis
 from poetc.ops._indices import Indices, Use
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.gather import by_indices, wrapped
-from poetc.ops.kernels import Kernel, Parameters
-from poetc.ops.kernels.kernel import Block, Window
-from poetc.ops.kernels.packed_operands import Packing, choose, workspace_floats
 
 _PANELS = (4, 2, 1)
 _TERMS = 64
 _WORTH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class CodedProduct(Parameters):
-    """x [rows, depth] times the decoded matrix, which lies as [columns, depth] if it is `turned`."""
-
-    rows: int
-    columns: int
-    depth: int
-    has_bias: bool
-    turned: bool
-    bits: int  # 17: bfloat16
-    block: int
-    has_zeros: int  # 2: floats
-    tile_floats: int
-    panel_floats: int
-    terms: int
-
-    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
-        """Of some columns of the result, or of some rows."""
-        own = replace(self, rows=block.units) if axis == "rows" else replace(self, columns=block.units)
-        return replace(kernel, parameters=own)
 
 
 @dataclass(frozen=True, slots=True)

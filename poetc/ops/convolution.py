@@ -17,6 +17,14 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.convolution.selection import (
+    conv_kernel,
+    grad_input_kernel,
+    grad_weight_kernel,
+    makes_norm,
+    with_norm,
+)
 from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._builder import Builder
 from poetc.ops._convolutions import (
@@ -36,8 +44,6 @@ from poetc.ops._convolutions import (
 from poetc.ops._cuts import Cut, Part, Span, along, crossed, summing
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.convolution import conv_kernel, grad_input_kernel, grad_weight_kernel, makes_norm, with_norm
 
 
 def _bias_gradient(b: Builder, gy: str, bias: str) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, Attribute, DType, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, Part
 from poetc.ops._elementwise import Differentiable
 from poetc.ops._registry import OpSpec, Work, register, spec
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 
 RECTIFIERS = ("Relu", "LeakyRelu", "Clip")  # their slope has two values
 NIBBLES = 16  # values of 4 bits

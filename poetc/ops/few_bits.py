@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._integers import ROUNDINGS
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.adapted_bits import STATE
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 from poetc.ops.random import philox, signed_word
 
 SCALES = ("fixed", "nearest-power", "power", "real", "adapted")

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel, Parameters
+from poetc.kernels.operators.parameters import Ints, Slices, Walk
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import INDICES, Cut, Part, along
 from poetc.ops._indices import Indices, Use, places_of
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
-from poetc.ops.kernels import Kernel, Parameters
-from poetc.ops.kernels.rows import Ints, Slices, Walk
 
 
 def wrapped(indices: Array, length: int) -> Array:

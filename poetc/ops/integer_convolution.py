@@ -13,6 +13,16 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.convolution_shape import Convolution
+from poetc.kernels.int8.selection import (
+    IntegerProduct,
+    long_kernels,
+    plane_numbers,
+    plane_pair_numbers,
+    product_kernels,
+    product_of,
+)
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._convolutions import (
@@ -44,16 +54,6 @@ from poetc.ops._integers import (
 )
 from poetc.ops._registry import Gradients, Work, register
 from poetc.ops._windows import Windows
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.convolution_shape import Convolution
-from poetc.ops.kernels.integer import (
-    IntegerProduct,
-    long_kernels,
-    plane_numbers,
-    plane_pair_numbers,
-    product_kernels,
-    product_of,
-)
 
 MOST_BIAS_SHIFT = 22  # 127 · 2^22 beside the largest sum of products still fits in 32 bits
 MOST_BIASED_PRODUCTS = 2**16

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._integers import (
@@ -31,8 +33,6 @@ from poetc.ops._integers import (
     scale_of,
 )
 from poetc.ops._registry import Gradients, OpSpec, Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 from poetc.ops.random import philox
 
 MOST_APART = 22  # exponents of two tensors that are added; 127 · 2^22 twice still fits in 32 bits

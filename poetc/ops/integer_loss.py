@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Axis
 from poetc.ops._bound import Bound
 from poetc.ops._integers import SCALE, check_pair, exponent, rounded, scale_of
 from poetc.ops._registry import OpSpec, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Axis
 
 LOG2_E = 47274  # log2(e) · 2^15
 TAYLOR_FROM = -7  # of exponents: up to here e^x is 1 + x + x²/2

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators import parameters as rows
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._integers import LARGEST, SCALE, Rescaling, SumTooLongError, check_pair, exponent, rescaled, rounding_of
@@ -28,7 +30,6 @@ from poetc.ops._pools import (
     windows_of,
 )
 from poetc.ops._registry import Gradients, OpSpec, Work, register
-from poetc.ops.kernels import Kernel, rows
 
 FRACTION_BITS = 20
 MOST_TAPS = 2**16  # of a window: 2^7 · 2^20 and the rounding of the reciprocals fit in 32 bits

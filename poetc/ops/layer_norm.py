@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import BiasedRows, Groups, Rows
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import WHOLE, Cut, Part, Range, on_axis
 from poetc.ops._registry import Gradients, OpSpec, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import BiasedRows, Groups, Rows
 
 
 def _rows(op: Bound) -> tuple[int, int]:

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.gemm.selection import Strides, product_kernel, views_kernel
 from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import WHOLE, Cut, Part, Range, along, crossed, in_window, on_axis, runs, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import collapse, seen
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.matmul import Strides, product_kernel, views_kernel
 
 
 def _dims(op: Bound) -> tuple[int, int, int, bool, bool]:

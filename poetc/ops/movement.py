@@ -13,14 +13,14 @@ from typing import ClassVar
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Axis, Elements, Ints, Pieces, Scatter, StridedCopy
 from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, broadcast, flat, on_runs, runs, untouched
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, contiguous_strides, normalize_axes, walk
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Axis, Elements, Ints, Pieces, Scatter, StridedCopy
 
 
 class Movement(OpSpec):

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Array, DType, TensorType
+from poetc.kernels import Kernel
 from poetc.ops import _narrow_kernels as kernels
 from poetc.ops import _narrow_sums as sums
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.encoding import FORMATS
-from poetc.ops.kernels import Kernel
 from poetc.ops.sgd_of import SgdOf
 
 NARROW = (DType.F16, DType.BF16)

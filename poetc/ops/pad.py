@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel, Parameters
+from poetc.kernels.operators.parameters import Ints
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, Range, block_with_shape, untouched
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import contiguous_strides
-from poetc.ops.kernels import Kernel, Parameters
-from poetc.ops.kernels.rows import Ints
 from poetc.ops.movement import scatter
 
 MODES = ("constant", "edge", "reflect", "wrap")  # the last three numbered from 1 in the kernel

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.kernels import Kernel
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
@@ -24,7 +25,6 @@ from poetc.ops._pools import (
     windows_of,
 )
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel
 
 
 class _OfPlanes(OpSpec):

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._affine import (
     HIGHEST,
     LOWEST,
@@ -28,8 +30,6 @@ from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, flat, on_axis
 from poetc.ops._registry import Gradients, OpSpec, Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 
 
 @dataclass(frozen=True, slots=True)

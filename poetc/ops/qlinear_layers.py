@@ -13,6 +13,19 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.convolution_shape import Convolution
+from poetc.kernels.int8.selection import (
+    COLUMNS,
+    ROWS,
+    IntegerProduct,
+    LayerParameters,
+    has_planes,
+    plane_numbers,
+    product_of,
+    worth_offering,
+)
+from poetc.kernels.operators import parameters as rows
 from poetc.ops._affine import (
     bounds_of,
     by_channel,
@@ -39,18 +52,6 @@ from poetc.ops._pools import output_shape as pooled_shape
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._windows import Windows
 from poetc.ops.integer_pool import IntegerMaxPool
-from poetc.ops.kernels import Kernel, rows
-from poetc.ops.kernels.convolution_shape import Convolution
-from poetc.ops.kernels.integer import (
-    COLUMNS,
-    ROWS,
-    IntegerProduct,
-    has_planes,
-    plane_numbers,
-    product_of,
-    worth_offering,
-)
-from poetc.ops.kernels.kernel import Parameters
 from poetc.ops.qlinear import masked
 
 MOST_TERMS = 32_000  # of a sum: with a bias of 2^30 it fits in 32 bits
@@ -185,16 +186,6 @@ class QLinearConv(OpSpec):
             symbol = "poetc_op_int8_qlinear_depthwise"
             offered = [Kernel(symbol, planes, floats, planes.workspace_bytes), offered[-1]]
         return tuple(worth_offering(offered))
-
-
-@dataclass(frozen=True, slots=True)
-class LayerParameters(Parameters):
-    """The integers of a quantised layer, in the order of int8_linear_sgd.c. Updates alone use the last three."""
-
-    convolution: Convolution
-    zero_x: int = 0
-    is_stochastic: bool = False
-    seed: int = 0
 
 
 @register

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.int8.selection import LayerParameters
 from poetc.ops._affine import HIGHEST, LOWEST, by_channel, check_codes, check_scales, codes_of, real
 from poetc.ops._bound import Bound
 from poetc.ops._convolutions import weight_shape
 from poetc.ops._integers import rounding_of
 from poetc.ops._registry import OpSpec, Work, register, spec
-from poetc.ops.kernels import Kernel
 from poetc.ops.qlinear import Channels
-from poetc.ops.qlinear_layers import MOST_BIAS, LayerParameters, whole_shape
+from poetc.ops.qlinear_layers import MOST_BIAS, whole_shape
 from poetc.ops.random import philox
 
 FRACTION = 2.0**-24  # of a random word's upper 24 bits

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.kernel import Window
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.kernel import Window
-from poetc.ops.kernels.rows import Elements
 
 ROUNDS = 10
 _WORDS = 2  # that a counter gives

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators import parameters as rows
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, Part, Range, on_axis
 from poetc.ops._elementwise import sigmoid
 from poetc.ops._registry import Gradients, OpSpec, Work, register
-from poetc.ops.kernels import Kernel, rows
 
 
 def _split(x: Any, parts: int) -> list[Any]:

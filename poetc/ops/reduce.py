@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel, Parameters
+from poetc.kernels.operators.parameters import KEPT, Ints
+from poetc.kernels.operators.parameters import Reduction as Walks
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis, runs
 from poetc.ops._elementwise import snake
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
-from poetc.ops.kernels import Kernel, Parameters
-from poetc.ops.kernels.rows import KEPT, Ints
-from poetc.ops.kernels.rows import Reduction as Walks
 
 
 def kept_shape(shape: Ints, axes: Ints) -> Ints:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Ints
+from poetc.kernels.operators.parameters import Resize as ResizeTables
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, Range, block_with_shape, untouched
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Ints
-from poetc.ops.kernels.rows import Resize as ResizeTables
 
 COORDINATES = (
     "half_pixel",

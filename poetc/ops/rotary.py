@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from poetc.graph import Operator, TensorType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._registry import OpSpec, register
-from poetc.ops.kernels import Kernel, Parameters
 
 
 @dataclass(frozen=True, slots=True)

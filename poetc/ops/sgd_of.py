@@ -15,15 +15,15 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.convolution.selection import descending
+from poetc.kernels.gemm.packing import COLUMNS
+from poetc.kernels.gemm.selection import PackedProduct, sgd_kernel
+from poetc.kernels.operators.parameters import DescendingSlices
 from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._cuts import INDICES, Cut, Range
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.convolution import descending
-from poetc.ops.kernels.matmul import PackedProduct, sgd_kernel
-from poetc.ops.kernels.packed_operands import COLUMNS
-from poetc.ops.kernels.rows import DescendingSlices
 
 TERMS = 64  # of one block of kernels/gemm/matmul.c
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Axis
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, untouched
 from poetc.ops._registry import OpSpec, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Axis
 
 
 def _axis(op: Bound) -> int:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._elementwise import Differentiable, Unary, erf, register_with_gradient
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 
 # --- smooth functions whose derivative is simple in the output
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from poetc.graph import DType, Operator, TrainingGraph
+from poetc.kernels.gemm.selection import FEW, PackedProduct
 from poetc.ops import bind, spec
 from poetc.ops._strides import contiguous_strides, view_steps
-from poetc.ops.kernels.matmul import FEW, PackedProduct
 from poetc.ops.matmul import fits_views
 from poetc.ops.movement import slice_steps
 from poetc.passes._indexed import Indexed

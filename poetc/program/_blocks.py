@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from poetc.devices.blocks import Blocks as Cuts
 from poetc.devices.blocks import blocks_of
 from poetc.graph import DType, Operator, TensorType
+from poetc.kernels.blocks import begin_of
 from poetc.ops import Bound, spec, whole
-from poetc.ops.kernels.blocks import begin_of
 from poetc.program._ir import Blocks, Call, Operand, Page, PageSource, Space, Stream
 from poetc.runtime.layout import changed_bytes, page_bytes, sums_bytes
 from poetc.scheduling import OperatorSpec, Problem

@@ -66,7 +66,7 @@ def test_missing_branches_of_python_are_named() -> None:
 
 
 def test_rooms_are_added_up() -> None:
-    shares = [Share("poetc/ops/math.py", 10, 9, 4, 3), Share("poetc/ops/kernels/a.py", 2, 1, 0, 0)]
+    shares = [Share("poetc/ops/math.py", 10, 9, 4, 3), Share("poetc/ops/losses/a.py", 2, 1, 0, 0)]
     shares.append(Share("poetc/api.py", 4, 4, 2, 1))
     assert counts.table("Python", counts.by_room(shares, 2))[2:] == [
         "| poetc | 4 | 100.0 % | 2 | 50.0 % |",

@@ -8,9 +8,9 @@ import pytest
 
 from poetc.devices import list_profiles, load_profile, profile_to_yaml
 from poetc.devices.checking import implausible
-from poetc.devices.loops import CLASSES, class_of_group, class_of_source
 from poetc.devices.modelled import at_end, bands, is_modelled
 from poetc.errors import UsageError
+from poetc.kernels.classes import CLASSES, class_of_group, class_of_source
 from poetc.runtime import runtime_directory
 
 HEAD = """title: A board

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from poetc.kernels.blocks import beginning
+from poetc.kernels.convolution_turned import selection as turned
+from poetc.kernels.convolution_winograd import selection as winograd
+from poetc.kernels.gemm import packing as packed_operands
 from poetc.ops import Bound, Cut, Kernel, OpSpec, Range, box_of, kernels_of_blocks, registry, results_by_parts, spec
-from poetc.ops.kernels import packed_operands, turned, winograd
-from poetc.ops.kernels.blocks import beginning
+from tests.kernels.test_low_workspace import PACKING, TURNED, WINOGRAD, fused_library
 from tests.ops.test_cases import CASES
-from tests.ops.test_low_workspace import PACKING, TURNED, WINOGRAD, fused_library
 from tests.support.kernels import (
     AnyArray,
     Case,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from poetc.ops import spec
+from tests.kernels.test_low_workspace import fused_library
 from tests.ops.test_cases import KERNEL_CASES
-from tests.ops.test_low_workspace import fused_library
 from tests.support.kernels import Library, bind_kind, build_library, compile_shared, library, run_kernel, wide_library
 
 SOURCE = """

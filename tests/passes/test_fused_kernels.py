@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poetc.graph import Attribute
+from poetc.kernels.gemm import packing as packed_operands
 from poetc.ops import spec
 from poetc.ops.batch_norm_activation import ACTIVATIONS
 from poetc.ops.convolution import NORM_ACTIVATIONS, ConvGradWeight
-from poetc.ops.kernels import packed_operands
 from tests.support.kernels import (
     AnyArray,
     Attributes,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poetc.graph import Attribute, Graph, Role, TensorType
+from poetc.kernels.gemm import packing as packed_operands
 from poetc.ops import Builder, contiguous_strides, view_steps
-from poetc.ops.kernels import packed_operands
 from poetc.passes import _movement, check_graph, read_in_place, run_standard
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build

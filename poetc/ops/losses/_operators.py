@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from poetc.graph import Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, Range
 from poetc.ops._registry import Gradients, OpSpec
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 from poetc.ops.losses import _means as means
 
 

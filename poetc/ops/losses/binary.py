@@ -15,11 +15,11 @@ import numpy as np
 from poetc.declare import Number, Option
 from poetc.errors import UsageError
 from poetc.graph import Attribute, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.kernel import Window
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, Range
 from poetc.ops._registry import Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.kernel import Window
 from poetc.ops.losses import _means as means
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import Pointwise, PointwiseGrad

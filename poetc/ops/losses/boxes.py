@@ -16,10 +16,10 @@ import numpy as np
 from poetc.declare import Choice, Option
 from poetc.errors import UsageError
 from poetc.graph import Array, Attribute, DType, TensorType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Use
 from poetc.ops._registry import register
-from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import LossGradient, LossKind, upstream
 

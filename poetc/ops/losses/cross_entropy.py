@@ -12,12 +12,12 @@ import numpy as np
 from poetc.declare import LARGEST, LARGEST_FLOAT, Number, Numbers, Option, Whole
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Graph, Operator, TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Axis
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut
 from poetc.ops._indices import Indices, Use, classes_of
 from poetc.ops._registry import Work, register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Axis
 from poetc.ops.losses import _means as means
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import LossGradient, LossOfEqualShapes, upstream

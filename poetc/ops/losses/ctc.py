@@ -16,10 +16,10 @@ import numpy as np
 from poetc.declare import Option, Whole
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, TensorType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Indices, Use
 from poetc.ops._registry import Work, register
-from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import LossGradient, LossKind
 

@@ -15,11 +15,11 @@ import numpy as np
 from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.errors import UsageError
 from poetc.graph import DType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, Range, on_axis
 from poetc.ops._indices import Indices, Use, classes_of
 from poetc.ops._registry import register
-from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.losses import _means as means
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import LossGradient, LossKind

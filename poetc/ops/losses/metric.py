@@ -15,9 +15,9 @@ import numpy as np
 from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, TensorType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
 from poetc.ops._registry import Work, register
-from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import LossGradient, LossKind
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from poetc.graph import DType, TensorType
+from poetc.kernels import Kernel
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, register
-from poetc.ops.kernels import Kernel
 
 
 class OfUpdatingSteps(OpSpec):

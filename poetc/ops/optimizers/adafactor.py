@@ -11,10 +11,10 @@ import numpy as np
 
 from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.graph import TensorType
+from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut
 from poetc.ops._registry import Work, register
-from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.optimizers._optimizer import Optimizer, Rule, declare
 from poetc.ops.optimizers._update import Update, check_step
 

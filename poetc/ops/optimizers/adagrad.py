@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._registry import register
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 from poetc.ops.optimizers._optimizer import (
     EPSILON,
     Optimizer,

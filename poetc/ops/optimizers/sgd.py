@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from poetc.graph import TensorType
+from poetc.kernels import Kernel
+from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
-from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Elements
 from poetc.ops.optimizers._optimizer import (
     Optimizer,
     Rule,

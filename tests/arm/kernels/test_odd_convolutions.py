@@ -12,10 +12,11 @@ import pytest
 from poetc import boards, emit, measure, passes, training
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Attribute, Graph, Role, TensorType, TrainingGraph
+from poetc.kernels.convolution_winograd import selection as winograd
+from poetc.kernels.gemm import packing as packed_operands
 from poetc.measure import _run, build_firmware, build_host, execute
 from poetc.ops import Builder
 from poetc.ops.convolution import NORM_ACTIVATIONS
-from poetc.ops.kernels import packed_operands, winograd
 from poetc.passes import _fusion
 from poetc.program import Call, Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack

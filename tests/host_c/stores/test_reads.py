@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from poetc.kernels.convolution_turned import selection as turned
+from poetc.kernels.convolution_winograd import selection as winograd
+from poetc.kernels.gemm import packing as packed_operands
 from poetc.ops import Kernel, spec
-from poetc.ops.kernels import packed_operands, turned, winograd
 from tests.host_c.test_threads import LARGE
-from tests.ops import test_packed_operands, test_turned, test_winograd
+from tests.kernels import test_convolution_turned, test_convolution_winograd, test_gemm_packing
 from tests.ops.test_cases import KERNEL_CASES
 from tests.support.kernels import AnyArray, Case, Library, _Call, bind_kind, library, scalar_library, wide_library
 
@@ -85,15 +87,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Case, Kernel]]:
     for case in (*KERNEL_CASES, *LARGE):
         yield case, bound(case)
     monkeypatch.setattr(packed_operands, "SHARE", 0)
-    for case in (*test_packed_operands.CASES, *test_packed_operands.LARGE, *test_packed_operands.LOW_WORKSPACE):
+    for case in (*test_gemm_packing.CASES, *test_gemm_packing.LARGE, *test_gemm_packing.LOW_WORKSPACE):
         yield case, bound(case)
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 0)):
         monkeypatch.setattr(turned, name, value)
-    for case in test_turned.CASES:
+    for case in test_convolution_turned.CASES:
         yield case, bound(case)
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 1e9), ("DIRECT", 1e9)):
         monkeypatch.setattr(winograd, name, value)
-    for case in test_winograd.CASES:
+    for case in test_convolution_winograd.CASES:
         yield case, bound(case)
 
 

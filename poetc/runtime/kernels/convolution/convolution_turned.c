@@ -12,7 +12,7 @@
 #define ROWS POETC_GEMM_ROWS
 #define COLUMNS POETC_GEMM_COLUMNS
 
-/* poetc/ops/kernels/turned.py computes with these: keep them in step. */
+/* poetc/kernels/convolution_turned/selection.py computes with these: keep them in step. */
 #define TERMS 64    /* of a block */
 #define CHANNELS 32 /* at a time: a multiple of every target's columns */
 #define OUTPUTS 12  /* at a time: a multiple of every target's rows */

@@ -79,7 +79,7 @@ static void split_both(poetc_share share, int32_t firsts, int32_t first_unit, in
 #endif
 
 /* Costs of transforms, in the time of a multiply-add: of a tile's channel, of a weight, of its gradient
- * (poetc/ops/kernels/winograd.py). */
+ * (poetc/kernels/convolution_winograd/selection.py). */
 #define TILE_TIME 215
 #define WEIGHT_TIME 400
 #define SUM_TIME 280

@@ -15,7 +15,7 @@
 #define COLUMNS POETC_GEMM_COLUMNS
 #define UNIT (POETC_GEMM_VECTORS == 2 ? LANES : COLUMNS) /* columns of a product: no block at an edge */
 
-/* poetc/ops/kernels/winograd.py computes with these: keep them in step. */
+/* poetc/kernels/convolution_winograd/selection.py computes with these: keep them in step. */
 #define STRIP_FLOATS 8448 /* 16 channels of 528 pixels */
 #define ROWS_FLOATS 3072  /* a block of packed rows: 12 of 256 */
 #define MOST_TILES 62     /* of a row at once: four rows of pixels fit into a strip */

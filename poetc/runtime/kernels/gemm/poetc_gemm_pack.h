@@ -25,7 +25,7 @@
 
 #define POETC_GEMM_COLUMNS (POETC_LANES * POETC_GEMM_VECTORS)
 
-/* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/kernels/packed_operands.py computes the sizes:
+/* Packed b and scratch, carved out of a kernel's workspace. poetc/kernels/gemm/packing.py computes the sizes:
  * keep them in step. */
 typedef struct {
     float *rows;     /* POETC_GEMM_ROWS * depth: a block of a, if it is packed */

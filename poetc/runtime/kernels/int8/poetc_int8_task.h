@@ -9,7 +9,7 @@
 #include "int8/poetc_int8_sums.h"
 #include "int8/poetc_linear.h"
 
-/* ints: IntegerProduct of poetc/ops/kernels/integer.py. */
+/* ints: IntegerProduct of poetc/kernels/int8/selection.py. */
 typedef struct {
     int32_t batch, channels, height, width, outputs, output_height, output_width;
     int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;

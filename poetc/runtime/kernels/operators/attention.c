@@ -13,7 +13,7 @@
 int poetc_op_attention(const poetc_call *call);
 int poetc_op_attention_grad(const poetc_call *call);
 
-/* As of AttentionRows in poetc/ops/attention.py. */
+/* As of AttentionRows in poetc/kernels/operators/attention.py. */
 enum { BATCH, GROUPS, TIMES, QUERIES, KEYS, SIZE, WIDTH, ROWS, PART, ALIGN, LOW, HIGH, MASK, CAPPED, MASK_STEPS };
 enum { Q = MASK_STEPS + 5, K = Q + 4, V = K + 3, Y = V + 3, TERMS = Y + 4 };
 enum { OF_SCORES, OF_RESULT, OF_SHARES, OF_QUERIES, OF_VALUES, OF_KEYS };

@@ -1,0 +1,1 @@
+"""Convolutions and their gradients: runtime/kernels/convolution."""

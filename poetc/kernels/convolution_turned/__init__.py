@@ -1,0 +1,1 @@
+"""Gradients of weights with lanes along the channels: convolution_turned.c."""

@@ -1,0 +1,1 @@
+"""Winograd's minimal filters: convolution_winograd.c."""

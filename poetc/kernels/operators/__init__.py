@@ -1,0 +1,1 @@
+"""Kernels that go over elements and rows: runtime/kernels/operators."""
