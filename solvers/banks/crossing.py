@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from poetc.scheduling import BankSpec, Objective, OperatorSpec, Paging, Problem
-from poetc.solvers.banks.placing import access_cost
+from poetc.solvers.banks.placing import objective_of
 from poetc.solvers.highs import COST_SCALE, TOLERANCE, Mip
 
 MOST_ENTRIES = 400_000  # of an LP that is solved
@@ -42,11 +42,11 @@ def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
 
 
 def _read(problem: Problem, bank: BankSpec) -> float:
-    return access_cost(problem, bank.read_ps_per_byte, bank.read_fj_per_byte)
+    return objective_of(problem, bank.read_ps_per_byte, bank.read_fj_per_byte)
 
 
 def _write(problem: Problem, bank: BankSpec) -> float:
-    return access_cost(problem, bank.write_ps_per_byte, bank.write_fj_per_byte)
+    return objective_of(problem, bank.write_ps_per_byte, bank.write_fj_per_byte)
 
 
 def _price(problem: Problem, bank: BankSpec) -> float:

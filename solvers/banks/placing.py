@@ -218,10 +218,10 @@ def _option(
             (max(0, first - 1) if k else first, min(end + 1, group.lives[0].end), b)
             for k, (first, end, b) in enumerate(stays)
         )
-    return _Option(access_cost(problem, time_ps, energy_fj), time_ps, _merged(stays), bank, copies)
+    return _Option(objective_of(problem, time_ps, energy_fj), time_ps, _merged(stays), bank, copies)
 
 
-def access_cost(problem: Problem, time_ps: int, energy_fj: int) -> float:
+def objective_of(problem: Problem, time_ps: int, energy_fj: int) -> float:
     """The objective of reads and writes, in the problem's unit."""
     return problem.objective.cost(1000, 0) * energy_fj / 1e6 + problem.objective.cost(0, 1000) * time_ps / 1e6
 

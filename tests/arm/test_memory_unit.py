@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc.benchmark import _measure
+from poetc.benchmark import plain_program, step_of
 from poetc.boards import BOARDS, TARGETS
 from poetc.devices import load_profile
 from poetc.emit import _firmware
@@ -44,8 +44,8 @@ def test_the_memory_management_unit_is_on_where_code_runs(name: str, count: int,
 
 def test_counts_are_those_of_the_same_kernels_on_linux(tmp_path: Path) -> None:
     """So that profiles of Linux boards may be made of instructions that were counted without an operating system."""
-    step = _measure.step_of(small_cnn(), "sgd")
-    program = _measure.plain_program(step, load_profile("qemu-virt-a72"))
+    step = step_of(small_cnn(), "sgd")
+    program = plain_program(step, load_profile("qemu-virt-a72"))
     inputs = [sample_inputs(program, 0)]
     bare, linux = (
         execute(build_firmware(program, step.values, name, tmp_path / name, numerics="fused"), inputs)
