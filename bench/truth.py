@@ -87,6 +87,7 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> 
     """One row."""
     from poetc import benchmark, measure
     from poetc.commands.run import predicted_ns
+    from poetc.devices import load_profile
     from poetc.program import Call, Move, PageIn, PageOut, sample_inputs
 
     problem, program, step, keep_all_bytes = plan(path, setting, device, time_limit_s)
@@ -101,7 +102,8 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> 
         if predicted > MOST_INSTRUCTIONS:
             raise SystemExit(f"not run: about {predicted:,} instructions")
         with tempfile.TemporaryDirectory(prefix="poetc-truth-") as scratch:
-            firmware = measure.build_firmware(program, step.values, on.partition(":")[2], Path(scratch))
+            board, numerics = on.partition(":")[2], load_profile(device).cpu.numerics
+            firmware = measure.build_firmware(program, step.values, board, Path(scratch), numerics=numerics)
             counted = measure.execute(firmware, [sample_inputs(program, 0)]).step_instructions
         measured = sum(counted)
         costs = {op.name: op for op in problem.operators}
