@@ -12,6 +12,8 @@ in the problem's order of first executions. Its rules are:
 - The states after an operator are at most `width`. Of dearer ones, those with the same tensors in RAM are merged: the
   least cost, and every write that one of them has paid. This is a relaxed decision diagram (Bergman, Cire, van Hoeve,
   Hooker, "Decision Diagrams for Optimization", 2016).
+
+Work is counted in transitions: a state whose tensors leave in many ways takes as much as many states.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from poetc.scheduling import Problem, on_store
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.ram import pinned_interval
+from poetc.solvers.poetc.pruning import ALL, Rules
 from poetc.solvers.poetc.settings import LARGE
 
 _State = tuple[int, int]  # large tensors in RAM, and those whose write is paid, as bit masks
@@ -33,10 +36,14 @@ _State = tuple[int, int]  # large tensors in RAM, and those whose write is paid,
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A bound in the unit of the cost, at most the cutoff, and the states that it took."""
+    """A bound in the unit of the cost, at most the cutoff, and the transitions that it took.
+
+    `is_merged`: more states at once may prove more.
+    """
 
     bound: float
-    states: int
+    transitions: int
+    is_merged: bool = False
 
 
 class Diagram:
@@ -45,8 +52,8 @@ class Diagram:
     Tensors from `least_bytes` on are the large ones, but for those of `small`.
     """
 
-    def __init__(self, model: Model, least_bytes: int, small: frozenset[int] = frozenset()) -> None:
-        self.model = model
+    def __init__(self, model: Model, least_bytes: int, small: frozenset[int] = frozenset(), rules: Rules = ALL) -> None:
+        self.model, self.rules = model, rules
         self.large = [t for t in range(model.n_tensors) if model.size[t] >= least_bytes and t not in small]
         self.bit = {t: 1 << i for i, t in enumerate(self.large)}
         self.reads = [self._mask(inputs) for inputs in model.inputs]
@@ -105,6 +112,8 @@ class Diagram:
             readers = model.consumers[t]
             stays = model.ends_in_ram[t] or model.ends_on_store[t] or model.on_store[t]
             only_readers.append(None)
+            if not self.rules.large_passing:
+                continue
             if stays or len(readers) != 1 or len(model.outputs[readers[0]]) != 1:
                 continue
             (o,) = model.outputs[readers[0]]
@@ -169,6 +178,8 @@ class Diagram:
     def _useful(self) -> list[int]:
         """By the number of operators executed, the tensors that later ones read, or that others are made of again."""
         n, by_executed, read = self.model.n_ops, list[int](), self.end
+        if not self.rules.large_useful:
+            return [(1 << len(self.large)) - 1] * (n + 1)
         for v in range(n, -1, -1):
             if v < n:
                 read |= self.reads[v]
@@ -198,16 +209,16 @@ class Diagram:
             for left in self._leaving(rest & ~self.reads[w], excess):
                 yield rest & ~left & ~consumed | made, paid, cost
 
-    def run(self, cutoff: float, most_states: int, stop_at: float = math.inf) -> Found:
-        """The least cost of a path, or the bound that `most_states` states prove; at most `cutoff`."""
-        model, n, spare = self.model, self.model.n_ops, cutoff - self.base
-        useful, states = self._useful(), 0
+    def run(self, cutoff: float, most: int, width: int, stop_at: float = math.inf) -> Found:
+        """The least cost of a path, or the bound that `most` transitions prove; at most `cutoff`."""
+        model, rules, n, spare = self.model, self.rules, self.model.n_ops, cutoff - self.base
+        useful, transitions, looked, is_merged = self._useful(), 0, 0, False
         start = self._mask([t for t in self.large if model.in_ram[t]])
         if self.bytes_of(start) > self.capacity:
             return Found(cutoff, 0)
         paid = self._mask([*(t for t in self.large if model.on_store[t]), *model.page_outs_needed])
         level: dict[_State, float] = {(start & useful[0], paid & useful[0]): 0.0}
-        least = spare
+        least, limit = spare, spare if rules.large_cutoff else math.inf
         for v in range(n + 1):  # behind the last operator, those that run again come too
             again = [w for w in range(v) if model.recomputable[w] and self.makes[w] & useful[v]]
             queue = [(cost, state) for state, cost in level.items()]
@@ -220,11 +231,12 @@ class Diagram:
                 if level[state] < cost:
                     continue
                 ram, paid = state
-                if self._dominated(ram, paid, cost, itertools.chain(leaders, alike.get(ram, ()))):
+                others = itertools.chain(leaders, alike.get(ram, ())) if rules.large_dominance else ()
+                if self._dominated(ram, paid, cost, others):
                     continue
-                states += 1
-                if states > most_states or (states % LARGE.look == 0 and time.monotonic() > stop_at):
-                    return Found(self.base + min((cost, least, *following.values())), states)
+                looked += 1
+                if transitions >= most or (looked % LARGE.look == 0 and time.monotonic() > stop_at):
+                    return Found(self.base + min((cost, least, *following.values())), transitions)
                 if len(leaders) < LARGE.leaders:
                     leaders.append((ram, paid, cost))
                 alike.setdefault(ram, []).append((ram, paid, cost))
@@ -236,13 +248,15 @@ class Diagram:
                         continue
                     keep, into = (useful[v + 1], following) if w == v else (useful[v], level)
                     for now, written, more in self._executed(v, w, ram, paid):
+                        transitions += 1
                         after = now & keep, written & keep
-                        if cost + more < min(spare, into.get(after, math.inf)):
+                        if cost + more < min(limit, into.get(after, math.inf)):
                             into[after] = cost + more
                             if w < v:
                                 heapq.heappush(queue, (cost + more, after))
-            level = _merged(following)
-        return Found(self.base + least, states)
+            level = _merged(following, width)
+            is_merged |= len(following) > width
+        return Found(self.base + least, transitions, is_merged)
 
     def _dominated(self, ram: int, paid: int, cost: float, others: Iterable[tuple[int, int, float]]) -> bool:
         """Whether another state can turn into this one and has still paid no more."""
@@ -253,16 +267,16 @@ class Diagram:
         return False
 
 
-def _merged(states: dict[_State, float]) -> dict[_State, float]:
+def _merged(states: dict[_State, float], width: int) -> dict[_State, float]:
     """At most `width` states, and one more for each set of tensors in RAM."""
-    if len(states) <= LARGE.width:
+    if len(states) <= width:
         return states
     order = sorted(states.items(), key=lambda item: (item[1], item[0]))
     merged: dict[int, tuple[int, float]] = {}
-    for (ram, paid), cost in order[LARGE.width :]:
+    for (ram, paid), cost in order[width:]:
         others, least = merged.get(ram, (0, cost))
         merged[ram] = others | paid, least
-    kept = dict(order[: LARGE.width])
+    kept = dict(order[:width])
     for ram, (paid, cost) in merged.items():
         kept[ram, paid] = min(cost, kept.get((ram, paid), math.inf))
     return kept
@@ -282,37 +296,72 @@ def bound_of_large(
     known: float = 0.0,
     work_s: float = math.inf,
     stop_at: float = math.inf,
+    rules: Rules = ALL,
 ) -> Found:
     """The best bound of ever smaller large tensors, in the problem's order; from `known` to `cutoff`.
 
     State of `chains` may live in RAM or on the store: the bound holds for both. Each set of the largest of them is
-    placed on the store, beginning with those of `first`; others take no room.
+    placed on the store, beginning with those of `first`; others take no room. Where that proves more than was known,
+    it is done again with more states at once.
     """
-    bound, states, seen = known, 0, set[tuple[int, int]]()
-    most_states = int(min(LARGE.most_states, work_s / LARGE.state_s))
-    capacity = problem.budget_bytes - problem.base_bytes
-    sizes = {chain[0]: problem.tensors[chain[0]].size_bytes for chain in chains}
-    for share in LARGE.shares:
-        least_bytes = max(1, math.ceil(share * capacity))
-        placed = sorted((t for t in sizes if sizes[t] >= least_bytes), key=lambda t: (-sizes[t], t))
-        small = frozenset(t for c in chains if c[0] in placed[LARGE.most_chains :] for t in c)
-        placed = placed[: LARGE.most_chains]
-        like = sum(t.size_bytes >= least_bytes for t in problem.tensors), len(placed)
-        if like in seen:
-            continue
-        seen.add(like)
-        subsets = [frozenset(t for k, t in enumerate(placed) if bits >> k & 1) for bits in range(1 << len(placed))]
-        least = cutoff
-        subsets.sort(key=lambda stored: len(stored ^ (first & set(placed))))
-        for stored in subsets:
-            diagram = Diagram(Model(on_store(problem, stored)), least_bytes, small)
-            result = diagram.run(least, most_states - states, stop_at)
-            least, states = min(least, result.bound), states + result.states
-            if stored == subsets[0] and result.states * (len(subsets) - 1) > 2 * (most_states - states):
-                least = bound  # the others would not be done, which proves nothing
-            if least <= bound:
-                break
-        bound = max(bound, least)
-        if states >= most_states or bound >= cutoff or time.monotonic() > stop_at:
+    search = _Shares(problem, cutoff, chains, first, known, stop_at, rules)
+    search.most = int(min(LARGE.most_transitions, work_s / LARGE.transition_s))
+    shares = LARGE.shares
+    for width in LARGE.widths:
+        shares = tuple(share for share in shares if search.run(share, width))
+        if search.bound <= known or search.is_over:
             break
-    return Found(bound, states)
+    return Found(search.bound, search.transitions)
+
+
+class _Shares:
+    """The bounds of `bound_of_large`, by the smallest large tensor."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        cutoff: float,
+        chains: Sequence[tuple[int, ...]],
+        first: frozenset[int],
+        known: float,
+        stop_at: float,
+        rules: Rules,
+    ) -> None:
+        self.problem, self.cutoff, self.chains, self.first = problem, cutoff, chains, first
+        self.bound, self.stop_at, self.rules = known, stop_at, rules
+        self.transitions, self.most, self.seen = 0, 0, set[tuple[int, int, int]]()
+        self.taken: dict[float, int] = {}  # transitions of the last run, by share
+
+    @property
+    def is_over(self) -> bool:
+        return self.transitions >= self.most or self.bound >= self.cutoff or time.monotonic() > self.stop_at
+
+    def run(self, share: float, width: int) -> bool:
+        """Raise the bound by tensors from that share of the RAM on. Whether more states at once may prove more."""
+        left = self.most - self.transitions
+        if self.is_over or self.taken.get(share, 0) > left / LARGE.wider:
+            return False
+        least_bytes = max(1, math.ceil(share * (self.problem.budget_bytes - self.problem.base_bytes)))
+        sizes = {chain[0]: self.problem.tensors[chain[0]].size_bytes for chain in self.chains}
+        placed = sorted((t for t in sizes if sizes[t] >= least_bytes), key=lambda t: (-sizes[t], t))
+        small = frozenset(t for c in self.chains if c[0] in placed[LARGE.most_chains :] for t in c)
+        placed = placed[: LARGE.most_chains]
+        like = sum(t.size_bytes >= least_bytes for t in self.problem.tensors), len(placed), width
+        if like in self.seen:
+            return False
+        self.seen.add(like)
+        subsets = [frozenset(t for k, t in enumerate(placed) if bits >> k & 1) for bits in range(1 << len(placed))]
+        least, begun, is_merged = self.cutoff, self.transitions, False
+        subsets.sort(key=lambda stored: len(stored ^ (self.first & set(placed))))
+        for stored in subsets:
+            diagram = Diagram(Model(on_store(self.problem, stored)), least_bytes, small, self.rules)
+            result = diagram.run(least, self.most - self.transitions, width, self.stop_at)
+            least, is_merged = min(least, result.bound), is_merged or result.is_merged
+            self.transitions += result.transitions
+            if stored == subsets[0] and result.transitions * (len(subsets) - 1) > 2 * (self.most - self.transitions):
+                least = self.bound  # the others would not be done, which proves nothing
+            if least <= self.bound:
+                break
+        self.taken[share] = self.transitions - begun
+        self.bound = max(self.bound, least)
+        return is_merged

@@ -280,7 +280,7 @@ class PlacementSearch:
             work_s=LARGE.work_share * self.options.work_limit_s,
             stop_at=self.stop_at,
         )
-        self.spent += found.states * LARGE.state_s
+        self.spent += found.transitions * LARGE.transition_s
         if found.bound == math.inf:
             self.impossible = True
             return

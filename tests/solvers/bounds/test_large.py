@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -16,6 +17,7 @@ from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.settings import LARGE
 from tests.solvers.cases import case, with_state, worn
 from tests.support import oracle
+from tests.support.problems import training_problem, with_budget
 
 SEEDS = range(48)
 
@@ -27,7 +29,7 @@ def set_large(monkeypatch: pytest.MonkeyPatch, **settings: object) -> None:
 @pytest.mark.parametrize("width", [1, 3, 50])
 @pytest.mark.parametrize("shares", [(1e-9,), (0.3,), (0.5, 0.2, 0.1)], ids=["all", "large", "ever smaller"])
 def test_no_bound_exceeds_the_optimum(monkeypatch: pytest.MonkeyPatch, width: int, shares: tuple[float, ...]) -> None:
-    set_large(monkeypatch, width=width, shares=shares, leaders=width)
+    set_large(monkeypatch, widths=(width,), shares=shares, leaders=width)
     reached = raised = 0
     for seed in SEEDS:
         limited = worn(seed)
@@ -59,13 +61,26 @@ def test_no_bound_for_any_placement_exceeds_the_best(monkeypatch: pytest.MonkeyP
     assert seen > 10
 
 
-@pytest.mark.parametrize("most_states", [1, 5, 20])
-def test_an_early_end_still_bounds(monkeypatch: pytest.MonkeyPatch, most_states: int) -> None:
-    set_large(monkeypatch, shares=(1e-9,), most_states=most_states)
+@pytest.mark.parametrize("most", [1, 5, 20, 100])
+def test_an_early_end_still_bounds(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    set_large(monkeypatch, shares=(1e-9,), widths=(1, 2, 4), most_transitions=most)
     for seed in SEEDS:
         problem, optimum = case(seed)
         if optimum is not None:
             assert bound_of_large(problem, math.inf).bound <= optimum.cost, seed
+
+
+def test_more_states_at_once_prove_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, as long as work is left for four times what the last one took."""
+    better = 0
+    for seed in (0, 1, 3, 10, 13):
+        problem, bounds = with_budget(training_problem(Random(seed), 2, paging=True), 0.2), list[float]()
+        for widths in ((1,), (1, 3), (1, 3, 50)):
+            set_large(monkeypatch, widths=widths, shares=(1e-9,))
+            bounds.append(bound_of_large(problem, math.inf).bound)
+        assert bounds == sorted(bounds), seed
+        better += bounds[-1] > bounds[0]
+    assert better > 3
 
 
 def layers(count: int) -> Problem:
