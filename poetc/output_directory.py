@@ -78,6 +78,11 @@ class _Recorded:
     counted: bool = False  # it has checksums: not one of an earlier poetc, which recorded none
 
 
+def _is_read_only(place: Path) -> bool:
+    """Whether its file system was mounted so that nobody may write."""
+    return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+
+
 def check_replaceable(out: Path, kind: Kind, *, force: bool = False, names: Iterable[str] | None = None) -> None:
     """Raises UsageError, which names the option, for a place that cannot be written or holds something else.
 
@@ -89,7 +94,8 @@ def check_replaceable(out: Path, kind: Kind, *, force: bool = False, names: Iter
         raise UsageError(f"{out}: exists and is not a directory; choose another with {kind.option}")
     if out.is_dir():
         if not os.access(out, os.R_OK | os.W_OK | os.X_OK):
-            raise UsageError(f"{out}: cannot be replaced without permission; {other}")
+            why = "is on a read-only file system" if _is_read_only(out) else "cannot be replaced without permission"
+            raise UsageError(f"{out}: {why}; {other}")
         if any(out.iterdir()) and not os.path.lexists(out / kind.manifest) and not force:
             raise UsageError(f"{out}: holds something else than {kind.content}; {other}, or add to it with --force")
         if names is not None and not force:

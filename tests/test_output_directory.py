@@ -240,6 +240,11 @@ def test_permissions(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: path != out)
     with pytest.raises(UsageError, match=f"{out}: cannot be replaced without permission; .* with --keep"):
         check_replaceable(out, Kind(KIND.manifest, "ours", "--keep"))
+    # As of a card whose switch is at "lock".
+    flags = os.statvfs_result((*os.statvfs(out)[:8], os.ST_RDONLY, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: flags)
+    with pytest.raises(UsageError, match=f"{out}: is on a read-only file system; .* with --keep"):
+        check_replaceable(out, Kind(KIND.manifest, "ours", "--keep"))
 
 
 def test_errors_name_the_directory_as_the_user_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,10 @@ def _beside(found: Row) -> Iterator[tuple[str, str]]:
     ratio = found["training_to_inference"]
     yield "RAM of the device", size(found["ram_bytes"])
     yield "inference peak", f"{size(found['inference_peak_bytes'])}  (keep-all training takes {ratio:.2f}x)"
+    tight = [b["name"] for b in found["budgets"] if b["ram_bytes"] < found["inference_peak_bytes"]]
+    if tight:
+        names = " and ".join(f"{name!r}" for name in tight)
+        yield "predictions", f"take more than {names} with all kept: poetc solve says whether a schedule of them fits"
     batch = found["largest_batch"]
     if batch is not None:
         bound = (

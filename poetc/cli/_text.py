@@ -454,6 +454,7 @@ def train_text(document: Mapping[str, Any]) -> str:
     row = next((r for r in epochs if r["epoch"] == best), epochs[-1])
     measured, predicted = document["peak_measured_bytes"], document["peak_predicted_bytes"]
     before = document["before"] or {}
+    trained = [epochs[0], row] if row is not epochs[0] else [row]
 
     def change(name: str, shown: str) -> str:
         after = row["validation"].get(name)
@@ -465,7 +466,7 @@ def train_text(document: Mapping[str, Any]) -> str:
         (
             ("written to", document["output"]),
             ("best epoch", f"{best} of {len(epochs)}" + ("  (stopped early)" if document["stopped_early"] else "")),
-            ("training loss", f"{epochs[0]['loss']:.4f}  ->  {row['loss']:.4f}"),
+            ("training loss", " ->  ".join(f"{r['loss']:.4f} " for r in trained).rstrip()),
             ("validation loss", change("loss", ".4f")),
             ("accuracy", change("accuracy", ".1%")),
             *((name, change(name, ".1%" if name.startswith("top") else ".4g")) for name in others),

@@ -139,9 +139,8 @@ def at_least_ram(
         return None
     problem, search = replace(step.problem, budget_bytes=search.found.ram_bytes), search.as_budget()
     options = replace(request.options, work_limit_s=LEAST_WORK_S, is_quick=True, gap=LEAST_GAP)
-    planner = replace(request, options=options).planner(
-        LEAST_S, offers=offers, streams=streams_of(step.graph, profile=profile)
-    )
+    streams = streams_of(step.graph, profile=profile) if any(op.is_streamed for op in search.problem.operators) else ()
+    planner = replace(request, options=options).planner(LEAST_S, offers=offers, streams=streams)
     known = planner.least_ram_solution(problem, search)
     try:
         solution = planner.knowing(search).solve(problem)

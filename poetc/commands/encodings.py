@@ -135,6 +135,18 @@ def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str,
     ]
 
 
+def notes_of_none(step: TrainingGraph | None, keep_all_bytes: int, budget_bytes: int) -> list[str]:
+    """For a step of which nothing was encoded: why `--saved f16` and such had no effect; none without the option."""
+    if step is None or not is_lossy_step(step):
+        return []
+    why = "the cheapest schedule that was found has no encodings"
+    if not encodings_of(step):
+        why = "the step saves no tensor that has such an encoding"
+    elif keep_all_bytes <= budget_bytes:
+        why = "the budget has room for every tensor"
+    return [f"--saved {step.options['saved']} had no effect: {why}"]
+
+
 def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], T], progress: Progress) -> T:
     """The result of `way`; with `--saved auto` that of the most exact form for which there is one.
 

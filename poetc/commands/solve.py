@@ -135,6 +135,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
     saved = encodings.summary_of(answer.plain[1], solution)
     notes = [*answer.notes, *milp_notes, *reporting.choice_notes(answer.asked, solution, saved)]
+    if not saved:
+        notes += encodings.notes_of_none(answer.plain[1], answer.keep_all_bytes, solution.problem.budget_bytes)
     notes += transfer_notes(solution.problem, solution.schedule, profile)
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:

@@ -383,6 +383,12 @@ def _batches(
         missing = sorted(keys.keys() - has)
         if missing:
             raise UsageError(f"the program does not {what} {', '.join(missing[:5])}, which {source} has")
+    shapes = {name: operand.type.shape for name, (_, operand) in program.probes.items()}
+    shapes |= {b.name: b.operand.type.shape for b in program.state if b.name in _unstored(program)}
+    for name, gradient in _named(reference, "grad.").items():
+        found, shape = np.shape(gradient), shapes.get(name)
+        if shape is not None and found != shape:
+            raise UsageError(f"{source} gives 'grad.{name}' in shape {found}, the program computes it in {shape}")
     return [inputs] * steps
 
 

@@ -136,7 +136,8 @@ class _PlainSolve:
         pack_until = time.monotonic() + PLAIN.pack_share * self.limit_s
         if self.planner.solve_share == PLAIN.solve_share:
             pack_until = max(pack_until, self.stop_at - 2 * PLAIN.pack_share * self.limit_s)
-        solved, plan = packed(problem, first, pack_until, self.stop_at)
+        effort = effort_of(self.options)
+        solved, plan = packed(problem, first, pack_until, self.stop_at, effort)
         order = first_executions(first.actions)  # the proof is about this order
         budget_bytes, late_s = problem.budget_bytes, min(PLAIN.late_s, PLAIN.retry_share * self.limit_s)
         for attempt in range(PLAIN.attempts):
@@ -163,7 +164,7 @@ class _PlainSolve:
                 return None
             solved = found
             pack_until = self.stop_at + late_s if in_haste else self.stop_at
-            solved, plan = packed(problem, solved, pack_until, pack_until)
+            solved, plan = packed(problem, solved, pack_until, pack_until, effort)
         return None
 
     def _again(
@@ -231,6 +232,11 @@ class _PlainSolve:
             f"{advice(problem, smallest)}",
             details=details(problem, smallest),
         )
+
+
+def effort_of(options: SolveOptions) -> float:
+    """Of packing, as a share of the most placements."""
+    return PLAIN.quick_effort if options.is_quick else 1.0
 
 
 def instead(problem: Problem, solver: str, name: str, schedule: Schedule, proven: Schedule | None) -> Schedule:

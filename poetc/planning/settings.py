@@ -18,6 +18,7 @@ class PlainSettings:
     first_share: float = 0.01  # packing a first schedule for the log
     kept_share: float = 0.99  # of the cost of the best schedule that packs: a cheaper one is packed as it comes
     kept_effort: float = 0.05  # of the usual work of packing, for that
+    quick_effort: float = 0.1  # of packing, where a good schedule is wanted soon
     tight_share: float = 0.5  # of the first solve, where its first schedule does not pack
     retry_share: float = 0.05  # with less time left than that, short races solve again, at most that much too late
     late_s: float = 1.0  # and no more than that many seconds too late
@@ -65,6 +66,7 @@ class StreamingSettings:
 
     # Of the room in RAM: an operator whose operands take more streams some of them. Each share is one proposal.
     shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
+    quick_shares: tuple[float, ...] = (1.0,)  # where a good schedule is wanted soon
     floor_share: float = 0.1  # of the time limit: the least that a proposal gets
     first_share: float = 0.4  # of the work, for all proposals in turn; the cheapest of them gets the rest
     # Of the budget: where an operator's operands take more, streams are tried although a schedule without them fits.

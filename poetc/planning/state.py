@@ -19,7 +19,7 @@ from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.order import Order, in_order, with_own_order
-from poetc.planning.plain import ENGINE
+from poetc.planning.plain import ENGINE, effort_of
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import PLAIN, STATE
 from poetc.planning.smallest_ram import RamSearch, search_share_s
@@ -321,7 +321,7 @@ class _OpenPlacement:
             placed, schedule = self.reduction.fix(ordered, on), search.schedule(on)
             if schedule is None:
                 return True
-            _, plan = packed(placed, schedule, search.stop_at, search.stop_at)
+            _, plan = packed(placed, schedule, search.stop_at, search.stop_at, effort_of(self.options))
             excess = ram_bytes(placed, plan) - placed.budget_bytes
             short = excess - (placed.budget_bytes - solvers.lower_bound_bytes(placed))
             if excess <= 0 or short <= 0 or not search.loosen(on, short):
@@ -371,7 +371,7 @@ class _OpenPlacement:
             schedule, problem = search.schedule(other), self.reduction.fix(ordered, other)
             if schedule is None:
                 continue
-            schedule, plan = packed(problem, schedule, pack_until, pack_until)
+            schedule, plan = packed(problem, schedule, pack_until, pack_until, effort_of(self.options))
             fits = ram_bytes(problem, plan) <= problem.budget_bytes
             if fits and schedule.proof.objective < solved.cost:  # moves cost something
                 found = Solution(problem=problem, schedule=schedule, plan=plan)

@@ -74,12 +74,15 @@ class Streaming(Reduction[Streams]):
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Streams]:
         """By smaller and smaller limits of an operator's operands; at last the floor, first in the cheapest blocks."""
+        yield from self._proposals(problem, STREAMING.shares)
+
+    def _proposals(self, problem: Problem, shares: Sequence[float]) -> Iterator[Streams]:
         offer = self._offer(problem)
         if offer is None or not offer.is_possible:
             yield ()
             return
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
-        limits = [math.floor(share * room) for share in STREAMING.shares]
+        limits = [math.floor(share * room) for share in shares]
         sizes = (True, False) if offer.longest_ns is not None else (True,)
         proposed = [_recorded(offer, _unpriced(offer, limit, little=little)) for little in sizes for limit in limits]
         least = self._least(problem)
@@ -187,7 +190,9 @@ class Streaming(Reduction[Streams]):
     def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
         """The cheapest schedule with streams that was found; or the first error."""
         inner, budget = planner.inner.knowing(None), problem.budget_bytes
-        fixed = {c: self.fix(problem, c) for c in self.propose(problem, None)}
+        is_quick = planner.options.is_quick
+        shares = STREAMING.quick_shares if is_quick else STREAMING.shares
+        fixed = {c: self.fix(problem, c) for c in self._proposals(problem, shares)}
         fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
         fitting.sort(key=lambda c: (_first_cost(fixed[c], planner), cost_of_computing_once(fixed[c])))
         planner.expecting(problem, self, {c: fixed[c] for c in fitting})
@@ -196,9 +201,11 @@ class Streaming(Reduction[Streams]):
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
         planner = planner.part(limit_s)
         work_s, share = planner.options.work_limit_s, 1.0
-        if len(fitting) > 1:
+        if len(fitting) > 1 and not is_quick:
             share = STREAMING.first_share / len(fitting)
         for left, choice in zip(range(len(fitting), 0, -1), fitting, strict=True):
+            if best is not None and is_quick:
+                break
             if best is not None and cost_of_computing_once(fixed[choice]) >= best.cost:
                 continue
             seconds = max(planner.left_s / left, STREAMING.floor_share * limit_s)

@@ -123,10 +123,13 @@ def _dearest_first(extras: Iterable[Extra]) -> tuple[Extra, ...]:
 
 
 def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:
-    """The content of RAM in the fullest action, the largest first: name, category, bytes."""
+    """The content of RAM in the fullest action, the largest first: name, category, bytes.
+
+    Operands on the store alone have no bytes there, and are left out.
+    """
     problem, at = solved.problem, solved.trace.peak_action
     held = [(problem.tensors[t], facts.categories[t].value) for t in solved.trace.resident_at(at)]
-    rows = [(tensor.name, what, tensor.size_bytes) for tensor, what in held]
+    rows = [(tensor.name, what, tensor.size_bytes) for tensor, what in held if tensor.size_bytes]
     match solved.schedule.actions[at]:
         case Compute(index) if problem.operators[index].workspace_bytes:
             op = problem.operators[index]

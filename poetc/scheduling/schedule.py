@@ -129,7 +129,8 @@ class SolveOptions:
     fixed_order: bool = False  # keep the problem's order of first executions
     group: str = "auto"  # one of GROUPINGS: the operators of published methods
     work_limit_s: float = -1.0  # seconds of a usual machine; below 0: the time limit
-    is_quick: bool = False  # a good schedule soon: all runs count, and one placement of state is solved
+    # A good schedule soon: all runs count, one placement of state and one set of streams is solved, nothing is proven.
+    is_quick: bool = False
 
     def __post_init__(self) -> None:
         if self.work_limit_s < 0:

@@ -88,7 +88,10 @@ class _Solve(Solving):
         self.race.run(ENGINE.first_runs, self.target)
         self.say("first schedules")
         if self.first is None:
-            candidates.published(self, quick_alone=not self.options.fixed_order)
+            candidates.published(self, quick_alone=self.options.is_quick or not self.options.fixed_order)
+        if self.options.is_quick and not self.small:
+            self.search_unproven(runs)
+            return
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
@@ -153,6 +156,15 @@ class _Solve(Solving):
             self.race.run(runs, self.target)
             self.say("race")
             self.slide(ENGINE.first_windows_share * self.options.work_limit_s)
+
+    def search_unproven(self, runs: int) -> None:
+        """Schedules without a relaxation: the bound is every operator once."""
+        self.race.run(runs, self.target)
+        self.say("race")
+        if not self.done and nest(self.race, self.target):
+            self.say("nested checkpoints")
+        candidates.flatten_keep_all(self)
+        self.slide(ENGINE.first_windows_share * self.options.work_limit_s)
 
     def refine(self, runs: int) -> bool:
         """Solve the next relaxation, and `follow` it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ import poetc
 from poetc.artifact import Artifact
 from poetc.commands import compare, encodings, sweep
 from poetc.commands.compare import CompareRequest
-from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.encodings import notes_of_none
+from poetc.commands.requests import ModelRequest, SolveRequest, training_graph
 from poetc.errors import LimitError, UsageError
 from poetc.events import silent
+from poetc.graph import Phase
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
@@ -94,6 +97,19 @@ def test_what_cannot_have_encodings_says_so(tmp_path: Path) -> None:
     request = ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="auto"))
     with pytest.raises(UsageError, match="--saved auto: poetc compare compares schedules of one step; name a format"):
         compare.run(CompareRequest(task=SolveRequest(model=request), budgets=("60%",)))
+
+
+def test_a_format_that_had_no_effect_is_told(tmp_path: Path) -> None:
+    said = [n for n in solved(tmp_path, "f16", "100%").summary["notes"] if "--saved" in n]
+    assert said == ["--saved f16 had no effect: the budget has room for every tensor"]
+    for saved in ("exact", "auto"):
+        assert not [n for n in solved(tmp_path, saved, "100%").summary["notes"] if "--saved" in n]
+    step = training_graph(ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="int8")))[1]
+    (note,) = notes_of_none(step, 2, 1)
+    assert note == "--saved int8 had no effect: the cheapest schedule that was found has no encodings"
+    alone = replace(step, operators=tuple(op for op in step.operators if op.phase is Phase.FORWARD))
+    (note,) = notes_of_none(alone, 2, 1)
+    assert note == "--saved int8 had no effect: the step saves no tensor that has such an encoding"
 
 
 @pytest.mark.long

@@ -269,6 +269,9 @@ def test_a_model_that_is_sure_of_its_target_has_the_last_bit_of_a_probability(tm
     solved = model.solve(device="stm32f746", time_limit_s=1)
     document = solved.validate(tmp_path / "reference.npz", steps=1)
     assert document["probability_rel_error"] == pytest.approx(2.0**-23 / max(expected["loss"], 2.0**-23))
+    np.savez(tmp_path / "other.npz", **{**expected, "grad.w": expected["grad.w"].reshape(-1)})
+    with pytest.raises(UsageError, match=r"other\.npz gives 'grad\.w' in shape \(\d+,\), the program computes it in"):
+        solved.validate(tmp_path / "other.npz", steps=1)
     np.savez(tmp_path / "wrong.npz", **{**expected, "grad.w": expected["grad.w"] / 100})
     with pytest.raises(CheckFailed, match="gradients differ from the reference"):
         solved.validate(tmp_path / "wrong.npz", steps=1)

@@ -10,13 +10,15 @@ from random import Random
 
 import pytest
 
-from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement, smallest_ram, solve_curve
-from poetc.scheduling import MemoryPlan, Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes
+from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement, arena, smallest_ram, solve_curve
+from poetc.scheduling import MemoryPlan, Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes, verify
 from poetc.solvers import Work, best_order, min_budget
 from poetc.solvers.poetc import engine
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.relaxing import Relaxing, Solved
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.settings import SMALLEST_BUDGET, WORK
+from poetc.solvers.poetc.settings import ENGINE, SMALLEST_BUDGET, WORK
 from tests.support.planning import planner
 from tests.support.problems import training_problem, with_budget
 
@@ -142,6 +144,36 @@ def test_a_quick_solve_counts_every_run(monkeypatch: pytest.MonkeyPatch) -> None
         engine.solve(problem, options)
         found.append(runs[0])
     assert found[1] <= 20 < found[0]
+
+
+def test_a_quick_solve_of_a_large_problem_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relaxation of a language model takes longer than the rest of `poetc analyze`."""
+    relaxed, efforts = list[str](), list[float]()
+    take, packing = Relaxing.take, arena.pack
+
+    def taken(own: Relaxing, solved: Solved, name: str) -> Relaxation | None:
+        relaxed.append(name)
+        return take(own, solved, name)
+
+    def pack(problem: Problem, schedule: Schedule, **options: float) -> MemoryPlan:
+        efforts.append(options["effort"])
+        return packing(problem, schedule, **options)
+
+    monkeypatch.setattr(Relaxing, "take", taken)
+    monkeypatch.setattr(arena, "pack", pack)
+    problem = tight(1, 60)
+    assert len(problem.operators) > ENGINE.small_operators
+    costs = []
+    for is_quick in (True, False):
+        options = SolveOptions(time_limit_s=600.0, work_limit_s=0.5, gap=0.02, is_quick=is_quick)
+        solution = planner(options=options).solve(problem)
+        trace = verify(solution.problem, solution.schedule)
+        costs.append(trace.energy_pj)
+        assert trace.peak_bytes <= problem.budget_bytes
+        assert bool(relaxed) is not is_quick
+        assert {effort < 1 for effort in efforts} == {is_quick}
+        efforts.clear()
+    assert costs[1] <= costs[0] < 1.05 * costs[1]
 
 
 def test_a_search_for_the_least_ram_packs_in_counted_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -357,6 +357,19 @@ def test_the_peak_names_the_workspace() -> None:
     assert f"workspace of {name}" in html(solved).split('id="peak"')[1].split("</section>")[0]
 
 
+def test_the_peak_leaves_out_what_takes_no_ram() -> None:
+    """Operands on the store alone, which a step reads through windows."""
+    solved = example()
+    resident = [solved.problem.tensors[t].name for t in solved.trace.resident_at(solved.trace.peak_step)]
+    tensors = tuple(replace(t, size_bytes=0) if t.name == resident[0] else t for t in solved.problem.tensors)
+    solved = replace(solved, problem=replace(solved.problem, tensors=tensors))
+    section = text(solved).split("In RAM at the peak")[1].split("\n\n")[0]
+    shown = [line.split()[0] for line in section.splitlines()[1:]]
+    assert sorted(shown) == sorted(resident[1:])
+    table = html(solved).split('id="peak"')[1].split("</section>")[0]
+    assert ">0 B<" not in table and f">{resident[1]}<" in table
+
+
 def test_claims_are_no_wider_than_their_proof() -> None:
     solved = example()
     words = proof_words(solved)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from poetc.cli._estimate_text import estimate_text
 from poetc.commands import estimate, saving
 from poetc.commands.analyze import analyze
 from poetc.commands.estimate import board_row, last_within
@@ -72,6 +73,20 @@ def test_three_budgets(answer: dict[str, Any], model: Path) -> None:
     solved = solve(SolveRequest(model=request.model, budget="100%", options=SolveOptions(time_limit_s=5))).summary
     assert (keep["energy_pj"], keep["time_ns"]) == (solved["energy_pj"], solved["time_ns"])
     assert keep["flash_bytes"] == pytest.approx(solved["flash_bytes"], rel=0.02)
+
+
+def test_budgets_that_predictions_may_not_fit_in_are_named(answer: dict[str, Any]) -> None:
+    """Those with less than a prediction takes with all its tensors kept."""
+    found = answer["estimate"]
+    least, good, _ = found["budgets"]
+    peak = found["inference_peak_bytes"]
+    assert peak < good["ram_bytes"]
+    every = "'least' and 'good' and 'keep-all'"
+    for taken, names in ((least["ram_bytes"], None), (least["ram_bytes"] + 1, "'least'"), (2**40, every)):
+        text = estimate_text({**found, "inference_peak_bytes": taken})
+        said = [line.split("  ")[-1].strip() for line in text.splitlines() if line.startswith("predictions")]
+        whole = f"take more than {names} with all kept: poetc solve says whether a schedule of them fits"
+        assert said == ([] if names is None else [whole])
 
 
 @pytest.mark.long

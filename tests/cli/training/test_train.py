@@ -25,6 +25,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from poetc import TrainingOptions, load, train
+from poetc.cli._text import train_text
 from poetc.loop import read_checkpoint
 from tests.cli.conftest import MODEL, Ended
 
@@ -126,6 +127,10 @@ def test_the_answer_says_how_it_went(trained: tuple[Path, dict[str, Any], str]) 
     rows = [line for line in err.splitlines() if line[:2] in ("1/", "2/", "3/")]
     assert len(rows) == 3
     assert json.loads((out.with_name("out.onnx.train") / "training.json").read_text()) == document
+    first, *_, last = document["epochs"]
+    losses = f"training loss    {first['loss']:.4f}  ->  {last['loss']:.4f}\n"
+    assert losses in train_text({**document, "best_epoch": 3})
+    assert f"training loss    {first['loss']:.4f}\n" in train_text({**document, "best_epoch": 1}), "nothing changed"
 
 
 @pytest.mark.long
