@@ -188,14 +188,14 @@ def timeline(solved: Solved, facts: Facts) -> str:
     }
     kept = len(forward) - len(changed)
     summary = (
-        f"The forward pass makes {format_count(len(forward), 'tensor')} and keeps {kept} as long as needed. "
-        f"Recomputed operators make {counts['recomputed']} again, and the store gives {counts['paged']} back."
+        f"The forward pass makes {format_count(len(forward), 'tensor')} and keeps {kept:,} as long as needed. "
+        f"Recomputed operators make {counts['recomputed']:,} again, and the store gives {counts['paged']:,} back."
     )
     lives = _lives(problem, facts, rows)
     items = "".join(_timeline_row(problem, t, fates[t], lives[t], "".join(stays[t]), actions) for t in rows)
     more = len(forward) - len(rows)
     note = (
-        f"<p class='small'>Not drawn: {more} of the smallest tensors; those recomputed or paged come first.</p>"
+        f"<p class='small'>Not drawn: {more:,} of the smallest tensors; those recomputed or paged come first.</p>"
         if more
         else ""
     )

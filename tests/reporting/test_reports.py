@@ -288,7 +288,8 @@ def test_the_page_of_a_long_schedule_is_small() -> None:
     source = html(solved)
     Page(source)
     assert len(source.encode()) < 1_000_000
-    assert "of the smallest tensors; those recomputed or paged come first" in source
+    assert "Not drawn: 2,440 of the smallest tensors; those recomputed or paged come first" in source
+    assert "makes 2,500 tensors and keeps 1,250 as long as needed" in source
     assert '<g class="many">' in source and '<g class="many">' not in html(example()), "outlines would pale it"
 
 
