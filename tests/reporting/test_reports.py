@@ -361,7 +361,7 @@ def test_the_peak_names_the_workspace() -> None:
 def test_the_peak_leaves_out_what_takes_no_ram() -> None:
     """Operands on the store alone, which a step reads through windows."""
     solved = example()
-    resident = [solved.problem.tensors[t].name for t in solved.trace.resident_at(solved.trace.peak_step)]
+    resident = [solved.problem.tensors[t].name for t in solved.trace.resident_at(solved.trace.peak_action)]
     tensors = tuple(replace(t, size_bytes=0) if t.name == resident[0] else t for t in solved.problem.tensors)
     solved = replace(solved, problem=replace(solved.problem, tensors=tensors))
     section = text(solved).split("In RAM at the peak")[1].split("\n\n")[0]
