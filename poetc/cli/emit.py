@@ -56,8 +56,8 @@ class _OptLevel(click.Choice[str]):
     type=click.Choice(LAYOUTS),
     default="makefile",
     show_default=True,
-    help="Build system of SRC. makefile and android build the program by itself, android with scripts for adb;"
-    " others fit into a project of that build system.",
+    help="Build system of SRC. makefile builds the program by itself, and so does android, with scripts for adb."
+    " Others fit into a project of that build system.",
 )
 @click.option(
     "--name",
