@@ -40,14 +40,15 @@ LEAST_GAP = 0.02  # ends it
 class Analyzed:
     """The model that was analysed, and its least RAM.
 
-    `least_whole_bytes`: without streamed operands. `least`: the step of the least RAM, and a schedule of it. It is
-    solved for when it is asked for.
+    `offers`: the encodings that saved tensors may have. `least_whole_bytes`: without streamed operands. `least`: the
+    step of the least RAM, and a schedule of it. It is solved for when it is asked for.
     """
 
     graph: Graph
     step: TrainingGraph
     profile: DeviceProfile
     problem: Problem
+    offers: Sequence[EncodingSpace]
     least_whole_bytes: int | None
     least: Callable[[], tuple[Step, Solution] | None]
 
@@ -125,7 +126,7 @@ def analyze_parts(
     of_least = partial(at_least_ram, asked, profile, whole, search, offers)
     if streamed is not None:
         of_least = partial(at_least_ram, asked, profile, *streamed)
-    return answer, Analyzed(graph, step, profile, problem, minimum.ram_bytes, of_least)
+    return answer, Analyzed(graph, step, profile, problem, offers, minimum.ram_bytes, of_least)
 
 
 def at_least_ram(

@@ -15,7 +15,7 @@ from typing import Any
 from poetc.artifact import Artifact
 from poetc.commands.analyze import Analyzed, at_least_ram
 from poetc.commands.band import ENDS, SECTIONS, priced_as
-from poetc.commands.encodings import made, offers_of
+from poetc.commands.encodings import made
 from poetc.commands.facts import decided
 from poetc.commands.from_profile import guesses_of, wear_of
 from poetc.commands.largest_batch import MOST_BATCH
@@ -199,8 +199,7 @@ def _good(request: ModelRequest, known: Analyzed) -> tuple[Step, Solution] | Non
     """The smallest RAM that is found for a step at most 5 % longer than without recomputing or paging."""
     limited = replace(known.problem, deadline_ns=math.floor(SLOWER * known.problem.compute_once_ns))
     search_s = search_time_s(known.problem, GOOD_SEARCH_S)
-    asked, offers = SolveRequest(model=request), offers_of(known.step, known.profile, known.problem, None)
-    clock_s = PATIENCE * search_s
+    asked, offers, clock_s = SolveRequest(model=request), known.offers, PATIENCE * search_s
     search = asked.planner(clock_s, offers=offers).search_ram(limited, clock_s, work_limit_s=search_s)
     step = Step(graph=known.step, model=known.graph, problem=limited)
     return at_least_ram(asked, known.profile, step, search, offers)

@@ -39,6 +39,7 @@ class CostModel:
         self._overhead_ns = float(compute.operator_overhead_ns.value)
         self._efficiency = {kind: float(q.value) for kind, q in compute.efficiency.items()}
         self._loop_ns = compute.loop_ns
+        self._ns: dict[str, float | None] = {}  # by loop, since operators have most of theirs in common
         self.machine = machine_of(profile.cpu)
         self._ns_per_cycle = 1e9 / profile.cpu.clock_hz.value
         self._active_pj_per_ns = power.active_w.value * 1000  # 1 W = 1 nJ/ns = 1000 pJ/ns
@@ -59,8 +60,9 @@ class CostModel:
 
     def operator(self, f: Features) -> Cost:
         """The cost of one execution: the measured time of its loops, if they were measured; else the roofline."""
-        if all(name.partition(".")[0] in self._loop_ns for name in f.loops):
-            time = sum(self._ns_of(name) * n for name, n in f.loops.items())
+        times = [self._ns_of(name) for name in f.loops]
+        if None not in times:
+            time = sum(ns * n for ns, n in zip(times, f.loops.values(), strict=True) if ns is not None)
         elif f.is_integer and self.machine.is_soft:  # its rates are those of floats that a library emulates
             per_mac = SOFT_DEPTHWISE if f.cost_class.endswith(DEPTHWISE) else SOFT_MAC
             time = self._overhead_ns + (per_mac * f.macs + SOFT_FLOP * f.flops) * self._ns_per_cycle
@@ -73,10 +75,15 @@ class CostModel:
         dynamic = f.macs * self._pj_per_mac + f.flops * self._pj_per_flop + f.bytes_moved * self._pj_per_byte
         return Cost(time_ns, round(time_ns * self._active_pj_per_ns + dynamic))
 
-    def _ns_of(self, name: str) -> float:
-        """Of one round of the loop `group.loop`; 0 where the profile has none of that name in the group."""
-        group, _, loop = name.partition(".")
-        return _value(self._loop_ns[group].get(loop))
+    def _ns_of(self, name: str) -> float | None:
+        """Of one round of the loop `group.loop`; 0 where the profile has none of that name in the group.
+
+        None where it does not have the group.
+        """
+        if name not in self._ns:
+            group, _, loop = name.partition(".")
+            self._ns[name] = _value(self._loop_ns[group].get(loop)) if group in self._loop_ns else None
+        return self._ns[name]
 
     def move(self, size_bytes: int) -> Cost:
         """The cost of moving so many bytes within RAM: read once, written once."""

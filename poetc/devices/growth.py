@@ -45,7 +45,7 @@ class Growth:
         if self.least is None:
             return None, False
         units, grows = list(self.least), True
-        least_fits = self._window_bytes(units) <= most_bytes
+        least_fits = self.fits(most_bytes)
         while grows:
             grows = False
             for axis, step in enumerate(self.steps):
@@ -56,6 +56,12 @@ class Growth:
                         units, grows = wanted, True
                         break
         return tuple(units), least_fits
+
+    def fits(self, most_bytes: int) -> bool:
+        """Whether the least blocks take no more than so much."""
+        if self.cut.name == WHOLE:
+            return True
+        return self.least is not None and self._window_bytes(self.least) <= most_bytes
 
     def _least(self, axis: int, step: int) -> int | None:
         tried = range(step, min(self.extents[axis], 9 * step), step)
@@ -110,23 +116,29 @@ def forms_of_operator(
         if not fixed.issuperset(cut.tables):
             continue
         passing = passing_of(kind, bound, cut, numbers, roots)
-        least = tuple(axis.step for axis in cut.axes)
-        fine = passing_of(kind, bound, cut, numbers, roots, least) if finer and cut.name != WHOLE else None
-        if passing is None or (finer and (fine is None or len(fine) == len(passing))):
+        if passing is None:
             continue
         seen = set[tuple[tuple[int, ...], str]]()
         fitting: dict[tuple[int, ...], list[Blocks]] = {}
         aligned = (unit_steps(bound, cut, numbers, roots, size) for size in (block_bytes, 1))
         growths = [Growth(cut, passing, steps) for steps in aligned]
-        finest = Growth(cut, fine or passing, least)
-        for most in windows_bytes:
-            room_bytes = most // 2 if overlaps else most
-            choices = (growth.units(room_bytes) for growth in growths)
-            units = next((u for u, fits in choices if fits), None)
-            if finer:
-                units = None if units is not None else finest.units(room_bytes)[0]
-            elif units is None:
-                units = growths[1].units(room_bytes)[0]
+        rooms_bytes = [most // 2 if overlaps else most for most in windows_bytes]
+        finest: Growth | None = None
+        if finer:
+            if all(any(growth.fits(room) for growth in growths) for room in rooms_bytes):
+                continue
+            least = tuple(axis.step for axis in cut.axes)
+            fine = passing_of(kind, bound, cut, numbers, roots, least)
+            if fine is None or len(fine) == len(passing):
+                continue
+            finest = Growth(cut, fine, least)
+        for most, room_bytes in zip(windows_bytes, rooms_bytes, strict=True):
+            if finest is None:
+                choices = (growth.units(room_bytes) for growth in growths)
+                units = next((u for u, fits in choices if fits), None) or growths[1].units(room_bytes)[0]
+            else:
+                is_aligned = any(growth.fits(room_bytes) for growth in growths)
+                units = None if is_aligned else finest.units(room_bytes)[0]
             if units is None:
                 continue
             if units not in fitting:

@@ -157,6 +157,14 @@ def format_ns(time_ns: int) -> str:
     return f"{time_ns} ns"
 
 
+def exact_ns(time_ns: int) -> str:
+    """The same with all digits: a deadline may be as short as that."""
+    for factor, unit in ((10**9, "s"), (10**6, "ms"), (10**3, "µs")):
+        if abs(time_ns) >= factor:
+            return f"{time_ns / factor:.10g} {unit}"
+    return f"{time_ns} ns"
+
+
 def format_pj(energy_pj: int) -> str:
     for factor, unit in ((10**15, "kJ"), (10**12, "J"), (10**9, "mJ"), (10**6, "µJ"), (10**3, "nJ")):
         if abs(energy_pj) >= factor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from poetc.graph import TensorType
 from poetc.ops._bound import Bound
@@ -93,13 +93,16 @@ class Cut:
     tables: tuple[int, ...] = ()
     indices: int = -1
     most: int = 0
+    _axes: tuple[Cut, ...] = field(init=False, repr=False, compare=False)  # made once: searches ask for them often
+
+    def __post_init__(self) -> None:
+        outer = () if self.within is None else (replace(self, within=None), self.within)
+        object.__setattr__(self, "_axes", outer)
 
     @property
     def axes(self) -> tuple[Cut, ...]:
         """The outer axis, and the one within if there is one."""
-        if self.within is None:
-            return (self,)
-        return replace(self, within=None), self.within
+        return self._axes or (self,)
 
     def allows(self, units: int) -> bool:
         """Whether its blocks may have so many."""
