@@ -15,9 +15,10 @@ from poetc import passes
 from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph, ways_of
 from poetc.devices import build_problem, load_profile
 from poetc.devices.blocks import Blocks, Stream, is_even
+from poetc.devices.growth import Growth
 from poetc.devices.streaming import StreamedAlternatives, forms_of_operator
 from poetc.graph import DType, TensorType
-from poetc.ops import Cut, Part, Span
+from poetc.ops import Bound, Cut, Part, Span, spec
 from poetc.planning.streaming import within
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE
 from poetc.training import TrainingOptions
@@ -185,6 +186,24 @@ def test_the_steps_of_a_command_share_their_blocks() -> None:
     found = forms_of_operator.cache_info().misses
     assert within(second, 0) == made
     assert forms_of_operator.cache_info().misses == found
+
+
+def test_finer_blocks_are_looked_for_where_aligned_ones_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growing blocks takes most of the time of a floor: those that nobody takes do not grow."""
+    rows = TensorType((64, 64), DType.F32)
+    key = "Relu", (), (rows,), (rows,), frozenset({0}), (0, 1), frozenset[int](), 16, False
+    grown, units = list[int](), Growth.units
+
+    def counted(growth: Growth, most_bytes: int) -> tuple[tuple[int, ...] | None, bool]:
+        grown.append(most_bytes)
+        return units(growth, most_bytes)
+
+    monkeypatch.setattr(Growth, "units", counted)
+    assert forms_of_operator(*key) and grown
+    grown.clear()
+    assert not forms_of_operator(*key, finer=True) and not grown
+    cut = next(c for c in spec("MatMul").cuts(Bound({}, (rows, rows), (rows,))) if c.within is not None)
+    assert cut.axes is cut.axes and cut.axes == (replace(cut, within=None), cut.within)
 
 
 @pytest.mark.parametrize("trained", ["a", "b"])

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from poetc.devices import format_bytes, format_enough, format_ns, format_pj, parse_duration, parse_size
-from poetc.devices.units import format_count
+from poetc.devices.units import exact_ns, format_count
 from poetc.errors import UsageError
 
 
@@ -84,6 +84,8 @@ def test_formatting() -> None:
     assert [format_bytes(n) for n in (0, 9_999, 10_000, 737_719, 5_177_344)] == [
         "0 B", "9,999 B", "10.00 kB", "737.7 kB", "5.177 MB",
     ]  # fmt: skip
+    assert [exact_ns(n) for n in (5, 78_328_451, 2_400_000_001)] == ["5 ns", "78.328451 ms", "2.400000001 s"]
+    assert all(parse_duration(exact_ns(n).replace(" ", "")) == n for n in (78_328_451, 363_123_456, 2_400_000_001))
     assert [format_ns(n) for n in (5, 1_500, 46_470_000, 2_500_000_000)] == ["5 ns", "1.500 µs", "46.47 ms", "2.500 s"]
     assert [format_pj(n) for n in (5, 48_790_000_000, 1_578 * 10**9)] == ["5 pJ", "48.79 mJ", "1.578 J"]
 
