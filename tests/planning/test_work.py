@@ -171,7 +171,7 @@ def test_a_quick_solve_of_a_large_problem_proves_nothing(monkeypatch: pytest.Mon
         costs.append(trace.energy_pj)
         assert trace.peak_bytes <= problem.budget_bytes
         assert bool(relaxed) is not is_quick
-        assert {effort < 1 for effort in efforts} == {is_quick}
+        assert (1.0 in efforts) is not is_quick
         efforts.clear()
     assert costs[1] <= costs[0] < 1.05 * costs[1]
 
