@@ -149,6 +149,7 @@ def in_least_ram(
     whole_bytes = _planner(request).lower_bound_bytes(step.problem)
     text = f"{why} {budget_bytes} bytes{within_limits(step.problem)}; {advice(search.problem, search.found)}"
     text += f" (with operands streamed; without streaming no schedule needs less than {whole_bytes} bytes)"
+    text += _streaming(request, least, profile).reasons(least.problem)
     raise kind(text, details=details(step.problem, search.found))
 
 

@@ -248,10 +248,15 @@ class Streaming(Reduction[Streams]):
         )
         if not streamed:  # --longest-piece forbids them all, for example
             text = str(other)
-        text += self._uncut(problem, least)
+        text += self.reasons(problem)
         if isinstance(other, InfeasibleError) and bound > problem.budget_bytes and self.proves_too_small(problem):
             return InfeasibleError(text, details=other.details)
         return LimitError(text.replace("no schedule fits in", "no schedule was found for", 1), details=other.details)
+
+    def reasons(self, problem: Problem) -> str:
+        """Of a budget that is too small with streams, in words: the store, or an operator without blocks."""
+        least = self.floor(problem)
+        return self._uncut(problem, least) + _short_of_store(least)
 
     def _uncut(self, problem: Problem, least: Problem) -> str:
         """The operator that needs most at the floor, in words, if its kind has no blocks: another form of it may."""
@@ -283,6 +288,17 @@ class Streaming(Reduction[Streams]):
         offer = next((found for make in self.offers if (found := make(problem)) is not None), None)
         self._made.append((problem, offer))
         return offer
+
+
+def _short_of_store(least: Problem) -> str:
+    """The lack of room on the store, in words: for what lies on it with as many operands streamed as can be."""
+    capacity = least.store_capacity_bytes
+    there = [t for t in least.tensors if "store" in (t.initial, t.final)]
+    needed = sum(t.footprint_bytes for t in there)
+    if capacity is None or needed <= capacity:
+        return ""
+    name = max(there, key=lambda t: t.footprint_bytes).name
+    return f"; the store has {capacity} bytes, and streams need {needed} of it, most of them for {name!r}"
 
 
 def without_streams(planner: Planner) -> Planner:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import poetc
 from poetc.commands import small_ram
 from poetc.commands import solve as solve_command
 from poetc.commands.bundle import bundle
@@ -108,3 +110,29 @@ def test_steps_that_cannot_stream_say_so(request_: SolveRequest) -> None:
     with pytest.raises((InfeasibleError, LimitError)) as failed:
         solve(replace(request_, model=plain, budget="2000"))
     assert "no blocks" not in str(failed.value)
+
+
+def _device(path: Path, changed: dict[str, str], *, has_store: bool = True) -> str:
+    """A copy of the board's profile with these words replaced, or without its store."""
+    text = (Path(poetc.__file__).parents[1] / "profiles" / f"{DEVICE}.yaml").read_text()
+    for before, after in changed.items():
+        assert before in text
+        text = text.replace(before, after)
+    path.write_text(text if has_store else text.partition("stores:")[0])
+    return str(path)
+
+
+def test_a_store_that_is_too_small_or_missing_is_named(request_: SolveRequest, tmp_path: Path) -> None:
+    """With the tensor that needs most of it, and the RAM that does without streams."""
+
+    def refusal(device: str) -> str:
+        asked = replace(request_, model=replace(request_.model, device=device), budget="60000")
+        with pytest.raises((InfeasibleError, LimitError)) as failed:
+            solve(asked)
+        return str(failed.value)
+
+    said = refusal(_device(tmp_path / "small.yaml", {"4_000_000_000": "20_000"}))
+    assert re.search(r"the store has 20000 bytes, and streams need \d+ of it, most of them for 'table", said)
+    assert "without streaming no schedule needs less than" in said
+    none = refusal(_device(tmp_path / "none.yaml", {"default_store: sd": ""}, has_store=False))
+    assert re.search(r"smallest budget known to work is \d+ bytes", none) and "stream" not in none
