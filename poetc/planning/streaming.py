@@ -291,7 +291,7 @@ class Streaming(Reduction[Streams]):
 
 
 def _short_of_store(least: Problem) -> str:
-    """The lack of room on the store, in words: for what lies on it with as many operands streamed as can be."""
+    """A store without room for all that can be streamed, in words; "" where it has room."""
     capacity = least.store_capacity_bytes
     there = [t for t in least.tensors if "store" in (t.initial, t.final)]
     needed = sum(t.footprint_bytes for t in there)
