@@ -81,6 +81,8 @@ class _Comparison:
         first_stop = self.planner.stop_at - (1 - reduction.first_round) * options.time_limit_s
         hopeless = self._hopeless()
         alone = len(self.fixed) - len(hopeless) == 1
+        fitting = {choice: p for choice, p in self.fixed.items() if choice not in hopeless}
+        self.planner.expecting(self.problem, reduction, fitting)
         for left, choice in zip(range(len(self.fixed), 0, -1), self.fixed, strict=True):
             seconds = self.planner.left_s
             if not alone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +12,11 @@ from random import Random
 
 import poetc.solvers
 from poetc.errors import InfeasibleError, LimitError
-from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement
+from poetc.planning import Kernels, MicroBatches, Planner, Solution, StatePlacement
+from poetc.planning.alternatives import Alternatives
 from poetc.planning.progress import BestSoFar
 from poetc.planning.search_log import SearchLog
-from poetc.scheduling import SolveOptions
+from poetc.scheduling import Problem, SolveOptions
 from poetc.solvers import Event
 from tests.support.problems import training_problem, with_budget
 
@@ -182,3 +184,35 @@ def test_every_stage_of_the_engine_has_plain_words() -> None:
     assert len(said) > 8 and said <= set(STAGES)
     assert stage_words("5 cuts") == stage_words("race") == "improving the schedule"
     assert stage_words("POET's MILP") == "POET's MILP"
+
+
+class Dearer(Alternatives[tuple[int, ...]]):
+    """Option n makes every operator cost n times as much. A bound may name the option."""
+
+    name, scoped, noun, first_round = "saved", True, "prices", 0.5
+
+    def is_open(self, problem: Problem) -> bool:
+        return True
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[tuple[int, ...]]:
+        yield from ((3,), (1,))
+
+    def fix(self, problem: Problem, choice: tuple[int, ...]) -> Problem:
+        operators = tuple(replace(op, energy_pj=choice[0] * op.energy_pj) for op in problem.operators)
+        return replace(problem, operators=operators)
+
+    def option_words(self, choice: tuple[int, ...]) -> str:
+        return f"{choice[0]} times"
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        return self.cheapest(problem, planner)
+
+
+def test_the_bound_of_the_first_alternative_is_not_shown_for_all() -> None:
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    planner = Planner(options=SolveOptions(time_limit_s=10, work_limit_s=0.3), reductions=(Dearer(),))
+    planner.best.log = SearchLog()
+    solution = planner.solve(problem)
+    bounds = [row.bound for row in planner.best.log.rows]
+    assert len(bounds) > 2 and max(bounds) <= solution.cost
+    assert all(later >= earlier for earlier, later in pairwise(bounds))
