@@ -29,6 +29,19 @@ def unheard(store: dict[str, int], power: Power) -> None:
         store.update(a=1, b=1)
 
 
+def looking(store: dict[str, int], power: Power) -> None:
+    try:
+        in_place(store, power)
+    finally:
+        assert store["a"] == store["b"], "torn, as the writer saw"
+
+
+def in_two_parts(store: dict[str, int], power: Power) -> None:
+    beside(store, power)
+    with power.may_go():
+        beside(store, power)
+
+
 def run(power: Power, write: Write) -> None:
     store = dict[str, int]()
 
@@ -58,6 +71,8 @@ def test_every_operation_is_a_cut_point() -> None:
     [
         (in_place, Power(), "torn"),
         (unheard, Power(), "no error says so"),
+        (looking, Power(), "as the writer saw"),
+        (in_two_parts, Power(), "one part"),
         (beside, Power(at_least=3), "2 cuts"),
         (beside, Power(outcomes=[1]), "{0}"),
     ],

@@ -50,17 +50,24 @@ class Power:
     ) -> None:
         self.every, self.sample, self.twice, self.at_least, self.expected = every, sample, twice, at_least, outcomes
         self.boot = self.cut_at = self.operations = self.cuts = self.count = self.steps = 0
-        self.is_on, self.is_counting, self.has_gone = True, False, False
+        self.is_on, self.is_counting, self.has_begun, self.has_gone = True, False, False, False
         self.chosen: Sequence[int] = ()
         self.outcomes, self.random = set[Any](), Random(1)
         self.whole: Any = None  # what the body keeps of the run without a cut
 
     @contextmanager
     def may_go(self) -> Iterator[None]:
-        """Operations within it count, and fail from the cut point on, which must end it with an error."""
-        self.operations, self.is_counting = 0, True
+        """Operations within it count, and fail from the cut point on, which must end it with an error.
+
+        Once a boot, since cut points are numbers of operations in one of them. What the body asserts there holds
+        without power, too.
+        """
+        assert not self.has_begun, "power may go in one part of a body"
+        self.operations, self.is_counting, self.has_begun = 0, True, True
         try:
             yield
+        except AssertionError:
+            raise
         except Exception as error:
             if not self.is_on:
                 raise PowerLoss from error
@@ -94,7 +101,7 @@ class Power:
     def _boots(self, body: Callable[[], None], cuts: tuple[int, ...]) -> None:
         self.has_gone, self.steps = False, 0
         for self.boot in range(len(cuts) + 1):
-            self.cut_at = [*cuts, 0][self.boot]
+            self.cut_at, self.has_begun = [*cuts, 0][self.boot], False
             try:
                 return body()
             except PowerLoss:
