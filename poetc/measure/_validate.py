@@ -40,6 +40,8 @@ GRADIENT_FLOOR = EPSILON / GRADIENT_TOLERANCE
 
 # Roundings within a step cost more than those of its inputs: so many times as much is no fault.
 CONDITION = 8
+# But no more: a gradient that is zero, or twice as large, is wrong in a step of any condition.
+MOST_ROUNDING = 0.5
 
 # A learning rate, a power of two, beside whose step the weights vanish: how far they move is the gradient, to full
 # precision.
@@ -108,10 +110,11 @@ class Validation:
         ill-conditioned, as one with batch normalisation over few values is: last bits of its inputs change its
         gradients as much. Where a model is sure of the target, 1 - p is left of two numbers near 1.
         """
-        unit, rounding = 2 * self.narrow_rounding, CONDITION * self.last_bits_grad_rel_error
-        sure = CONDITION * self.probability_rel_error
+        unit, sure = 2 * self.narrow_rounding, CONDITION * self.probability_rel_error
+        errors = self.last_bits_grad_rel_error, self.last_bits_loss_rel_error
+        rounding, of_loss = (min(MOST_ROUNDING, CONDITION * error) for error in errors)
         gradient = max(gradient, *(e.rel_error for e in self.saved_errors), unit, rounding, sure)
-        loss = max(loss, unit, CONDITION * self.last_bits_loss_rel_error, sure)
+        loss = max(loss, unit, of_loss, sure)
         checks = (
             (self.loss_rel_error <= loss, f"loss differs from the {self.against} by {self.loss_rel_error:.3g}"),
             (

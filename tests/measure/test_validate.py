@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from poetc.errors import CheckFailed, UsageError
 from poetc.graph import DType, Filed, Graph, Role, TensorType, TrainingGraph, materialize
 from poetc.measure._validate import _by_last_bits, _is_of_probabilities
 from poetc.ops import Builder
-from poetc.program import Interpreter, Program, lower
+from poetc.program import Call, Interpreter, Program, lower
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions, build
 
@@ -138,6 +139,36 @@ def test_last_bits_bring_a_number_to_either_side_of_a_kink(tmp_path: Path, of_to
         assert bool(interpreter.probes["w"].any()) is before
         found = _by_last_bits(program, step.values, batch, interpreter.probes, loss, tmp_path / str(before))
         assert found[0] >= 1
+
+
+def test_last_bits_hide_no_wrong_gradient_of_tokens() -> None:
+    """A product of the C that is off by 0.01 % is found, though the rows of the table were nudged."""
+    random, b = np.random.default_rng(0), Builder()
+    x = b.add_tensor("x", TensorType((1, 6), DType.I32), Role.INPUT)
+    for name, rows in (("table", 20), ("w0", 8), ("w1", 8)):
+        b.add_tensor(name, TensorType((rows, 8)), Role.PARAMETER, random.normal(0, 0.5, (rows, 8)).astype(np.float32))
+    hidden = b.emit1("MatMul", [b.emit1("Gather", ["table", x], {"axis": 0}), "w0"], {"alpha": 0.5})
+    program, step = keep_all_of(b, b.emit1("MatMul", [b.emit1("Relu", [hidden]), "w1"], {"alpha": 0.5}))
+    assert measure.validate(program, program, step.values, steps=1).problems() == ()
+    products = [c for c in program.instructions if isinstance(c, Call) and c.kind == "MatMul" and c.floats]
+    assert len(products) >= 4, "two of them are backward"
+    for product in products:
+        wrong = replace(product, floats=tuple(1.0001 * number for number in product.floats))
+        instructions = tuple(wrong if call is product else call for call in program.instructions)
+        planted = replace(program, instructions=instructions)
+        found = measure.validate(planted, planted, step.values, steps=1)
+        assert found.bit_identical_to_keep_all and 0 < found.last_bits_grad_rel_error < 1e-5
+        assert any("gradients differ" in problem for problem in found.problems()), product.operator
+
+
+def test_a_gradient_of_zero_passes_for_no_step() -> None:
+    """Not even where last bits change gradients by a third, as in a network with batch norms of one image."""
+    program, step, _ = layers(2, 16)
+    found = measure.validate(program, program, step.values, steps=1)
+    bad = replace(found, max_grad_rel_error=0.31, last_bits_grad_rel_error=0.31, last_bits_loss_rel_error=0.31)
+    assert bad.problems() == ()
+    assert len(replace(bad, max_grad_rel_error=1.0).problems()) == 1
+    assert len(replace(bad, loss_rel_error=1.0).problems()) == 1
 
 
 def test_a_validation_holds_the_weights_twice() -> None:
