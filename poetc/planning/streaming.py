@@ -189,8 +189,7 @@ class Streaming(Reduction[Streams]):
 
     def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
         """The cheapest schedule with streams that was found; or the first error."""
-        inner, budget = planner.inner.knowing(None), problem.budget_bytes
-        is_quick = planner.options.is_quick
+        inner, budget, is_quick = planner.inner.knowing(None), problem.budget_bytes, planner.options.is_quick
         shares = STREAMING.quick_shares if is_quick else STREAMING.shares
         fixed = {c: self.fix(problem, c) for c in self._proposals(problem, shares)}
         fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
@@ -200,17 +199,14 @@ class Streaming(Reduction[Streams]):
         error: PoetcError | None = None
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
         planner = planner.part(limit_s)
-        work_s, share = planner.options.work_limit_s, 1.0
-        if len(fitting) > 1 and not is_quick:
-            share = STREAMING.first_share / len(fitting)
+        work_s = planner.options.work_limit_s
+        share = STREAMING.first_share / len(fitting) if len(fitting) > 1 and not is_quick else 1.0
         for left, choice in zip(range(len(fitting), 0, -1), fitting, strict=True):
-            if best is not None and is_quick:
+            if best is not None and (is_quick or planner.left_s <= 0):
                 break
             if best is not None and cost_of_computing_once(fixed[choice]) >= best.cost:
                 continue
             seconds = max(planner.left_s / left, STREAMING.floor_share * limit_s)
-            if best is not None and planner.left_s <= 0:
-                break
             part = inner.part(seconds, work_limit_s=share * work_s).having(self, choice)
             try:
                 found = self.restore(problem, choice, part.solve(fixed[choice]))
@@ -494,7 +490,7 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
         if not changed:
             return dict(sorted(made.items()))
         tokens = tokens - lost if lost else tokens | wanted
-        again = sorted({k for t in changed for k in (offer.maker[t], *offer.readers[t])})
+        again = sorted({k for t in changed for k in (offer.maker[t], *offer.readers.get(t, ()))})
 
 
 def _priced(offer: StreamedAlternatives, k: int, op: OperatorSpec) -> OperatorSpec:
@@ -503,10 +499,10 @@ def _priced(offer: StreamedAlternatives, k: int, op: OperatorSpec) -> OperatorSp
 
 
 def _can_be_token(offer: StreamedAlternatives, t: int) -> bool:
-    """Whether it may be on the store alone: an operator makes it, others read it, and it ends with the step."""
+    """Whether it may be on the store alone: it ends with the step. No operator need read it, as a frozen pool's."""
     problem = offer.problem
     tensor = problem.tensors[t]
-    if tensor.initial or t in offer.results or t not in offer.readers:
+    if tensor.initial or t in offer.results:
         return False
     return offer.can_leave(t) and tensor.size_bytes > problem.alignment_bytes
 

@@ -15,6 +15,7 @@ import poetc
 from poetc.errors import LimitError
 from poetc.runtime.session import SessionError
 from poetc.training import TrainingOptions
+from tests.planning.streaming.test_streamed_norms import floor_bytes
 
 DEVICE = "nrf52840"
 
@@ -86,6 +87,29 @@ def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
     assert any(kind == "Conv" and "rows" in cut for kind, cut in cuts), cuts
     sizes = {t.name: t.store_bytes or 0 for t in solution.problem.tensors if not t.size_bytes}
     assert max(sizes.values()) > 16_000, "an activation that is never in RAM"
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
+def test_a_frozen_pool_streams_the_places_of_maxima_that_none_reads(tmp_path: Path) -> None:
+    """A step of the last layer needs no more RAM than one of all layers: the bits of keep-all at that floor."""
+    shapes = {"w1": (32, 2, 3, 3), "w2": (8, 32, 3, 3), "w3": (8, 5)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p1", "w2"], ["c2"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["c2"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    path = _convolutions(tmp_path / "pooled.onnx", nodes, shapes, [1, 2, 48, 48])
+    last, every = (floor_bytes(path, train) for train in ("last:1", "all"))
+    assert last <= every
+    training = TrainingOptions(optimizer="sgd", train="last:1")
+    solution = poetc.load(path, training=training).solve(device=DEVICE, budget=last, gap=0.05, time_limit_s=10)
+    places = next(t for t in solution.problem.tensors if t.name.endswith("MaxPool:1"))
+    assert not places.size_bytes, "only on the store"
     found = solution.validate()  # raises CheckFailed
     assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
 
