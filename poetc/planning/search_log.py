@@ -17,8 +17,9 @@ class Row:
 
     `best`: of the cheapest schedule so far that packs; None: there is none. `unpacked`: of a cheaper one that is not
     packed yet; None: there is none. `bound`: no schedule costs less of those with the choices of
-    the best one, or of a search that is announced. `bound_here`: the same for the choices that the search
-    at hand has made. `gap`: of `best` and `bound`.
+    the best one, or of a search that is announced. It is about the order in which it was proven: a cheaper schedule in
+    another one takes it down to its own cost. `bound_here`: the same for the choices that the search at hand has
+    made. `gap`: of `best` and `bound`.
     """
 
     seconds: float

@@ -121,6 +121,19 @@ def test_no_bound_is_shown_that_a_search_to_come_may_cross() -> None:
     assert bound(99, 80, (2,)) == 40
 
 
+def test_a_cheaper_schedule_in_another_order_takes_the_bound_down() -> None:
+    """Proven for one order, 100 is no bound for the other one; a gap below zero would be shown."""
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    best = BestSoFar(log=SearchLog())
+    best.begin(problem, [], lambda _: 10)
+    assert best.seen(problem, Event(stage="", objective=100, bound=100)).bound == 100
+    best.keep(problem, 100, {})
+    assert best.seen(problem, Event(stage="", objective=90, bound=80)).bound == 90
+    best.keep(problem, 90, {})
+    assert best.seen(problem, Event(stage="", objective=90, bound=85)).bound == 90
+    assert best.log is not None and [row.bound for row in best.log.rows] == [100, 90, 90]
+
+
 def test_the_best_schedule_is_one_that_packs() -> None:
     problem = with_budget(training_problem(Random(1), 2), 0.6)
     best = BestSoFar(log=SearchLog())
