@@ -83,6 +83,8 @@ class _Comparison:
         alone = len(self.fixed) - len(hopeless) == 1
         fitting = {choice: p for choice, p in self.fixed.items() if choice not in hopeless}
         self.planner.expecting(self.problem, reduction, fitting)
+        if type(reduction).after is not Alternatives.after:  # none of them costs less than the cheapest operators
+            self.planner.expecting_more(self.problem, reduction, min(self.least.values()))
         for left, choice in zip(range(len(self.fixed), 0, -1), self.fixed, strict=True):
             seconds = self.planner.left_s
             if not alone:
@@ -94,12 +96,14 @@ class _Comparison:
                 self._try(choice, seconds, 1.0 if alone else reduction.first_round / len(self.fixed))
         if self.best is None:
             raise min(self.errors, key=smallest_of)
-        for choice in reduction.after(self.problem, self.best):
-            if choice not in self.fixed:
-                self.fixed[choice] = reduction.fix(self.problem, choice)
-                self.least[choice] = self.planner.inner.least_cost(self.fixed[choice])
-                share = reduction.first_round / len(self.fixed)
-                self._try(choice, min(1.0, ALTERNATIVES.patience * share) * self.planner.left_s, share)
+        more = [choice for choice in reduction.after(self.problem, self.best) if choice not in self.fixed]
+        self.fixed |= {choice: reduction.fix(self.problem, choice) for choice in more}
+        self.planner.expecting(self.problem, reduction, {choice: self.fixed[choice] for choice in more})
+        self.planner.expecting_more(self.problem, reduction, None)
+        for choice in more:
+            self.least[choice] = self.planner.inner.least_cost(self.fixed[choice])
+            share = reduction.first_round / len(self.fixed)
+            self._try(choice, min(1.0, ALTERNATIVES.patience * share) * self.planner.left_s, share)
         if alone:
             return self.best
         share, rival = reduction.second_round, self._rival()

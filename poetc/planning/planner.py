@@ -98,6 +98,11 @@ class Planner:
             least = {option: self.inner.least_cost(fixed) for option, fixed in options.items()}
             self.best.expect(problem, self.made, choice.name, least)
 
+    def expecting_more(self, problem: Problem, choice: Reduction[Any], least: int | None) -> None:
+        """Note that options may come which the best one suggests, at no less than `least`; None: they have come."""
+        if choice.scoped and choice.name not in self.relaxed:
+            self.best.expect_more(problem, self.made, choice.name, least)
+
     def knowing(self, smallest_ram: RamSearch | None) -> Planner:
         """This planner with another search for the least RAM."""
         return replace(self, smallest_ram=smallest_ram)

@@ -78,6 +78,7 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
 # The options that a search takes as given, by the names of their choices. Only choices whose options bounds may name.
 Made = frozenset[tuple[str, Any]]
 NOTHING_MADE: Made = frozenset()
+UNKNOWN = "unknown"  # an option that the best schedule will suggest
 
 
 class Choice(Protocol):
@@ -124,6 +125,13 @@ class BestSoFar:
             self.expected.setdefault(key, {}).setdefault(own, False)
             bounds = self.bounds.setdefault(key, {NOTHING_MADE: 0})
             bounds[own] = max(least, bounds.get(own, 0))
+
+    def expect_more(self, problem: Problem, made: Mapping[str, Any], name: str, least: int | None) -> None:
+        """Note options of the choice `name` that are not known yet, at no less than `least`; None: they are now."""
+        if least is not None:
+            self.expect(problem, made, name, {UNKNOWN: least})
+        else:
+            self.expected.get(_key(problem), {}).pop(frozenset({**made, name: UNKNOWN}.items()), None)
 
     def seen(
         self,

@@ -229,3 +229,32 @@ def test_the_bound_of_the_first_alternative_is_not_shown_for_all() -> None:
     bounds = [row.bound for row in planner.best.log.rows]
     assert len(bounds) > 2 and max(bounds) <= solution.cost
     assert all(later >= earlier for earlier, later in pairwise(bounds))
+
+
+class Suggested(Dearer):
+    """The cheaper option is known only when the dearer one is solved, as encodings without those that nothing needs."""
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[tuple[int, ...]]:
+        yield (3,)
+
+    def after(self, problem: Problem, best: Solution) -> Iterator[tuple[int, ...]]:
+        yield (2,)
+
+    def fix(self, problem: Problem, choice: tuple[int, ...]) -> Problem:
+        """Option 3 costs one more for each operator but the first."""
+        return super().fix(problem, (2,)) if choice == (2,) else dearer_by_one(super().fix(problem, (2,)))
+
+
+def dearer_by_one(problem: Problem) -> Problem:
+    first, *others = problem.operators
+    return replace(problem, operators=(first, *(replace(op, energy_pj=op.energy_pj + 1) for op in others)))
+
+
+def test_no_bound_is_shown_that_an_option_may_cross_which_the_best_one_suggests() -> None:
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    planner = Planner(options=SolveOptions(time_limit_s=10, work_limit_s=0.3), reductions=(Suggested(),))
+    planner.best.log = SearchLog()
+    solution = planner.solve(problem)
+    assert solution.scope.choices
+    bounds = [row.bound for row in planner.best.log.rows]
+    assert len(bounds) > 2 and max(bounds) <= solution.cost
