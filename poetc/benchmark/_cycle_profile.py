@@ -25,7 +25,7 @@ from poetc.graph import DType, Role, TensorType
 from poetc.ops import Builder
 
 # Emulated boards whose profiles count the cycles of kernels by a core's table, or their instructions; nearest first.
-_COUNTED = ("qemu-virt-a72", "qemu-mps3-an547", "qemu-mps2-an500", "qemu-mps2-an386")
+_COUNTED = ("qemu-virt-a72", "qemu-virt-a76", "qemu-mps3-an547", "qemu-mps2-an500", "qemu-mps2-an386")
 _COUNTED_SOFT = ("qemu-mps2-an385", "qemu-mps2-an385-m0")
 # The band beyond the quartiles of a class's loops, of a model of this core and of the nearest one's; likewise of a
 # table.

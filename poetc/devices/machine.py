@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 from poetc.devices.profile import Cpu
 from poetc.kernels.machine import Machine
 
 _LANES = {"sse": 4, "avx2": 8, "avx512": 16}
 _INTEGER_TERMS = {"dsp": 4}
+_LAST_32_BIT = 32  # Cortex-A32
+_WITHOUT_SDOT = (34, 35, 53, 57, 72, 73)  # Armv8.0-A
 
 
 def machine_of(cpu: Cpu) -> Machine:
     """As poetc_vector.h chooses, with numerics that are the same everywhere: without Helium and 32-bit Neon."""
-    if cpu.simd == "neon" and not cpu.core.startswith(("cortex-a7", "cortex-a8", "cortex-a9")):
-        return Machine(4, 12, 2, is_neon=True)
-    if cpu.core in ("cortex-a72", "cortex-a73", "cortex-a76", "cortex-a78"):
-        return Machine(4, 12, 2, is_neon=True)
+    number = re.match(r"cortex-a(\d+)", cpu.core)
+    if cpu.simd == "neon" and (number is None or int(number[1]) > _LAST_32_BIT):
+        return Machine(4, 12, 2, is_neon=True, has_dot=number is not None and int(number[1]) not in _WITHOUT_SDOT)
     lanes = _LANES.get(cpu.simd, 1)
     if lanes == 1:
         terms = _INTEGER_TERMS.get(cpu.simd, 16)

@@ -16,7 +16,7 @@ class Machine:
 
     One lane: scalars, by calls of a library if `is_soft`. Packed `integer_terms` are filled up to a multiple
     (kernels/int8/poetc_int8_sums.h): 4 with SMLAD, 16 elsewhere. `is_neon`: 64-bit Arm.
-    With `has_helium` integers go in its vectors.
+    With `has_helium` integers go in its vectors; `has_dot`: SDOT adds up 16 of their products.
     """
 
     lanes: int
@@ -26,6 +26,7 @@ class Machine:
     integer_terms: int = 16
     is_neon: bool = False
     has_helium: bool = False
+    has_dot: bool = False
 
     @property
     def integer_columns(self) -> int:
@@ -35,7 +36,7 @@ class Machine:
     @property
     def integer_lanes(self) -> int:
         """Products of integers that an instruction adds up."""
-        return 1 if self.lanes == 1 else 16 if self.lanes >= 8 else 8
+        return 1 if self.lanes == 1 else 16 if self.lanes >= 8 or self.has_dot else 8
 
     @property
     def columns(self) -> int:

@@ -47,7 +47,7 @@ def test_counted_instructions_are_those_predicted(board: str, tmp_path: Path) ->
     assert sum(n for _, n in off) < 0.05 * counted.time_ns, off
 
 
-_INTEGER_BOARDS = ("mps2-an385-m0", "mps2-an385", "mps2-an500", "mps3-an547", "virt-a72")
+_INTEGER_BOARDS = ("mps2-an385-m0", "mps2-an385", "mps2-an500", "mps3-an547", "virt-a72", "virt-a76")
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", *(pytest.param(b, marks=pytest.mark.long) for b in _INTEGER_BOARDS)])

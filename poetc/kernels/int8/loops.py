@@ -351,8 +351,9 @@ def _widen(m: Machine, times: float, count: float, *, is_apart: bool = False) ->
         return {f"int8_{name}": round(times * math.ceil(count / unit))}
     loops: Loops = {}
     if m.is_neon and not is_apart:
-        loops["int8_widen.eight"] = round(times * (count // 8))
-        count %= 8
+        unit = 16 if m.has_dot else 8
+        loops["int8_widen.sixteen" if m.has_dot else "int8_widen.eight"] = round(times * (count // unit))
+        count %= unit
     name = "int8_widen" if m.integer_terms == 4 and not is_apart else "int8_gather"
     return loops | {f"{name}.four": round(times * (count // 4)), f"{name}.one": round(times * (count % 4))}
 

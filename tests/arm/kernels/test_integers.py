@@ -19,7 +19,8 @@ from poetc.training import TrainingOptions
 from tests.arm.conftest import Bits, Solve, Solved, bits
 
 STEPS = 3
-SMALL = ("microbit", "lm3s6965evb", "aarch64")  # too little memory, or the core of virt-a72
+# Too little memory, or the core of virt-a72 or of linux-a76.
+SMALL = ("microbit", "lm3s6965evb", "aarch64", "virt-a76")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_residual_additions_have_the_same_bits(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("board", ["mps2-an385-m0", "mps2-an386", "mps3-an547"])
+@pytest.mark.parametrize("board", ["mps2-an385-m0", "mps2-an386", "mps3-an547", "linux-a76"])
 def test_depthwise_convolutions_have_the_same_bits(
     board: str, depthwise: Solved, depthwise_host: Bits, tmp_path: Path
 ) -> None:
@@ -84,7 +85,7 @@ ODD: tuple[tuple[tuple[int, int, int, int], int, int, int], ...] = (
 )
 
 
-@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547", "virt-a72"])
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547", "virt-a72", "linux-a76"])
 def test_odd_convolutions_have_the_bits_of_the_host(board: str, tmp_path: Path) -> None:
     random, b = np.random.default_rng(7), Builder()
     y = b.add_tensor("x", TensorType((2, 3, 13, 11)), Role.INPUT)

@@ -57,6 +57,9 @@ static void widen(const int8_t *from, int32_t count, operand *to)
         __builtin_memcpy(to, &word, sizeof word);
         __builtin_memcpy(to + 2, &odd, sizeof odd);
     }
+#elif HAS_SDOT
+    for (; count >= 16; count -= 16, from += 16, to += 16)
+        vst1q_s8(to, vld1q_s8(from));
 #elif defined(__aarch64__)
     for (; count >= 8; count -= 8, from += 8, to += 8)
         vst1q_s16(to, vmovl_s8(vld1_s8(from)));
@@ -89,11 +92,7 @@ static void rows_of_weights(const task *t, int32_t group, int32_t row, int32_t c
 static void copy(const operand *from, int32_t count, operand *to)
 {
     for (; count >= 8; count -= 8, from += 8, to += 8)
-#if defined(__aarch64__)
-        vst1q_s16(to, vld1q_s16(from));
-#else
         __builtin_memcpy(to, from, 8 * sizeof *to);
-#endif
     for (; count > 0; count--)
         *to++ = *from++;
 }

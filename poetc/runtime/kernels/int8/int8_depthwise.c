@@ -12,6 +12,12 @@
 #define HAS_NEON 0
 #endif
 
+#if POETC_INT8_HELIUM
+typedef int8_t packed_number;
+#else
+typedef int16_t packed_number;
+#endif
+
 #define SPARE 4 /* numbers behind a plane: the last ones are read four at a time */
 
 #if !POETC_INT8_HELIUM
@@ -32,7 +38,7 @@ static inline int32_t add_pair(const int16_t *x, const int16_t *y, int32_t sum)
 
 #if HAS_SMLAD && !POETC_INT8_HELIUM
 /* Fills `count` numbers, which are even and begin at a multiple of 4 bytes: eight at a time. */
-static inline void fill_pairs(operand *to, int32_t count, int32_t pad)
+static inline void fill_pairs(packed_number *to, int32_t count, int32_t pad)
 {
     const uint32_t pair = ((uint32_t)pad & 0xffffu) | (uint32_t)pad << 16;
     const uint64_t four = (uint64_t)pair << 32 | pair;
@@ -47,13 +53,13 @@ static inline void fill_pairs(operand *to, int32_t count, int32_t pad)
 
 #if HAS_SMLAD
 /* Packs `count` numbers that follow each other, at least one. */
-static inline void pack_row(const int8_t *x, int32_t count, operand *to)
+static inline void pack_row(const int8_t *x, int32_t count, packed_number *to)
 {
 #if POETC_INT8_HELIUM
     poetc_copy_bytes(x, count, to);
 #else
     for (; count >= 4; count -= 4, x += 4, to += 4) {
-        const operand v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
+        const packed_number v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
         to[0] = v0, to[1] = v1, to[2] = v2, to[3] = v3;
     }
     for (; count > 0; count--)
@@ -65,7 +71,7 @@ static inline void pack_row(const int8_t *x, int32_t count, operand *to)
 /* Packs a plane of `lines` lines of `line` numbers. Number (i, j) of `from` lies at (top + i * down, left + j * right),
  * unless that is outside; all others are `pad`. */
 static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_t down, int32_t right, int32_t top,
-                       int32_t left, int32_t pad, int32_t lines, int32_t line, operand *to)
+                       int32_t left, int32_t pad, int32_t lines, int32_t line, packed_number *to)
 {
     const int32_t count = lines * line;
     int32_t i, j, first = 0, last = width;
@@ -99,7 +105,7 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
     if (right == 1 && down == 1 && first < last) {
         const int32_t above = top < 0 ? -top : 0, below = at_most(height, lines - top);
         const int8_t *x = from + (size_t)above * (size_t)width + first;
-        operand *y = to + (top + above) * line + left + first;
+        packed_number *y = to + (top + above) * line + left + first;
         for (i = above; i < below; i++, x += width, y += line)
             pack_row(x, last - first, y);
         return;
@@ -109,9 +115,9 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
         const int32_t at = top + i * down;
         if (at >= 0 && at < lines) { /* else no pointer may be formed */
             const int8_t *x = from + (size_t)i * (size_t)width + first;
-            operand *y = to + at * line + left + first * right;
+            packed_number *y = to + at * line + left + first * right;
             for (j = first; j + 4 <= last && right == 1; j += 4, x += 4, y += 4) {
-                const operand v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
+                const packed_number v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
                 y[0] = v0, y[1] = v1, y[2] = v2, y[3] = v3;
             }
             for (; j < last; j++, y += j < last ? right : 0)
@@ -122,8 +128,8 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
 
 #if POETC_INT8_HELIUM
 /* Adds three taps of `count` windows, `stride` apart: four at a time. */
-static inline void add_three_taps(const operand *x, int32_t stride, const operand *w, int32_t taps, int32_t count,
-                                  int32_t *sums)
+static inline void add_three_taps(const packed_number *x, int32_t stride, const packed_number *w, int32_t taps,
+                                  int32_t count, int32_t *sums)
 {
     const int32_t w0 = w[0], w1 = taps > 1 ? w[1] : 0, w2 = taps > 2 ? w[2] : 0;
     const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)stride);
@@ -183,7 +189,7 @@ static inline void add_three_taps(const operand *x, int32_t stride, const operan
 
 /* The sums of a plane of at least four lines, with 3 x 3 taps, all of which start from the first. Four lines go from
  * left to right at once, the last four perhaps once more. */
-static void sums_of_nines(const operand *x, int32_t line, const operand *w, int32_t height, int32_t width,
+static void sums_of_nines(const packed_number *x, int32_t line, const packed_number *w, int32_t height, int32_t width,
                           int32_t *sums)
 {
     const uint32x4_t lanes = vidupq_n_u32(0u, 1), upper = vmulq_n_u32(lanes, (uint32_t)line);
@@ -193,7 +199,7 @@ static void sums_of_nines(const operand *x, int32_t line, const operand *w, int3
     const int32_t w22 = w[10];
     int32_t start = sums[0], i, j;
     for (i = 0;; i = at_most(i + 4, height - 4)) {
-        const operand *from = x + i * line;
+        const packed_number *from = x + i * line;
         int32_t *to = sums + i * width;
         int32x4_t s0 = vdupq_n_s32(start), s1 = s0, s2;
         ADD_COLUMN
@@ -209,8 +215,8 @@ static void sums_of_nines(const operand *x, int32_t line, const operand *w, int3
     }
 }
 
-static void add_line(const operand *x, int32_t line, const operand *w, int32_t kernel_h, int32_t pairs, int32_t stride,
-                     int32_t count, int32_t *sums)
+static void add_line(const packed_number *x, int32_t line, const packed_number *w, int32_t kernel_h, int32_t pairs,
+                     int32_t stride, int32_t count, int32_t *sums)
 {
     const int32_t taps = 2 * pairs;
     int32_t a, b;
@@ -289,7 +295,7 @@ static void add_line(const int16_t *x, int32_t line, const int16_t *w, int32_t k
 #endif
 
 /* The taps of a plane in pairs, in their order or backwards. */
-static void pack_taps(const int8_t *w, int32_t kernel_h, int32_t kernel_w, int32_t is_backwards, operand *to)
+static void pack_taps(const int8_t *w, int32_t kernel_h, int32_t kernel_w, int32_t is_backwards, packed_number *to)
 {
     const int32_t line = round_up(kernel_w, 2), last = kernel_h * kernel_w - 1;
     int32_t a, b, tap = 0;
@@ -307,7 +313,7 @@ static int32_t line_of(int32_t width, int32_t unit)
 }
 
 /* The sums of a plane of `height` lines, which a packed plane x and taps w make. */
-static void add_lines(const product *p, const operand *x, int32_t line, const operand *w, int32_t stride_h,
+static void add_lines(const product *p, const packed_number *x, int32_t line, const packed_number *w, int32_t stride_h,
                       int32_t stride_w, int32_t height, int32_t width, int32_t *sums)
 {
     const int32_t pairs = (p->kernel_w + 1) / 2;
@@ -329,7 +335,7 @@ static void add_lines(const product *p, const operand *x, int32_t line, const op
 }
 
 /* Where a plane and its taps are packed: with Neon the taps lie behind the plane and its spare numbers. */
-static void places_of(const product *p, void *packed, int32_t count, operand **x, operand **w)
+static void places_of(const product *p, void *packed, int32_t count, packed_number **x, packed_number **w)
 {
 #if HAS_NEON
     (void)p;
@@ -347,7 +353,7 @@ static void add_outputs(const task *t, int32_t group, int32_t column, int32_t *s
     const int32_t lines = (p->output_height - 1) * p->stride_h + p->kernel_h;
     const int32_t line = line_of((p->output_width - 1) * p->stride_w + p->kernel_w, 2);
     const size_t plane = (size_t)p->height * (size_t)p->width, taps = (size_t)(p->kernel_h * p->kernel_w);
-    operand *w, *x;
+    packed_number *w, *x;
     places_of(p, packed, lines * line, &x, &w);
     pack_plane(t->image + ((size_t)n * (size_t)p->channels + (size_t)group) * plane, p->height, p->width, 1, 1,
                p->pad_top, p->pad_left, t->pad, lines, line, x);
@@ -362,7 +368,7 @@ static void add_image(const task *t, int32_t group, int32_t column, int32_t *sum
     const int32_t n = column / (p->height * p->width), line = line_of(p->width + p->kernel_w - 1, 2);
     const int32_t lines = p->height + p->kernel_h - 1;
     const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
-    operand *w, *x;
+    packed_number *w, *x;
     places_of(p, packed, lines * line, &x, &w);
     pack_plane(t->errors + ((size_t)n * (size_t)p->outputs + (size_t)group) * plane, p->output_height, p->output_width,
                p->stride_h, p->stride_w, p->kernel_h - 1 - p->pad_top, p->kernel_w - 1 - p->pad_left, 0, lines, line,
@@ -373,7 +379,7 @@ static void add_image(const task *t, int32_t group, int32_t column, int32_t *sum
 
 #if POETC_INT8_HELIUM
 /* The products of `count` errors with the numbers 0, 1 and 2 behind their own. */
-static void add_three(const operand *errors, const operand *x, int32_t count, int32_t *sums)
+static void add_three(const packed_number *errors, const packed_number *x, int32_t count, int32_t *sums)
 {
     int32_t s0 = sums[0], s1 = sums[1], s2 = sums[2];
     int8x16_t e, v;
@@ -426,7 +432,7 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
     /* Lines that follow each other are one. */
     const int32_t runs = p->stride_h == 1 ? 1 : p->output_height, run = runs == 1 ? p->output_height * line : line;
     const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
-    operand *x = packed, *errors = x + lines * line + SPARE;
+    packed_number *x = packed, *errors = x + lines * line + SPARE;
     int32_t n, i, a, b, k;
     (void)column;
     for (n = 0; n < p->batch; n++) {
@@ -444,7 +450,7 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
 #endif
         for (i = 0; i < runs; i++)
             for (a = 0; a < p->kernel_h; a++) {
-                const operand *y = x + (i * p->stride_h + a) * line, *e = errors + i * line;
+                const packed_number *y = x + (i * p->stride_h + a) * line, *e = errors + i * line;
                 int32_t *s = sums + a * p->kernel_w;
 #if POETC_INT8_HELIUM
                 for (b = 0; b < p->kernel_w; b += 3) {

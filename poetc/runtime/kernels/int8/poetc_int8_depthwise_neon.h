@@ -156,19 +156,19 @@ static void add_nine_taps(const int16_t *errors, const int16_t *x, int32_t line,
         const int16x8_t e = count >= 8 ? vld1q_s16(errors) : vcombine_s16(vld1_s16(errors), vdup_n_s16(0));
         int16x8x2_t y = vld1q_s16_x2(x);
         int16x8_t y1 = vextq_s16(y.val[0], y.val[1], 1), y2 = vextq_s16(y.val[0], y.val[1], 2);
-        MULTIPLY_ADD(s0, e, y.val[0]);
-        MULTIPLY_ADD(s1, e, y1);
-        MULTIPLY_ADD(s2, e, y2);
+        MULTIPLY_ADD_SHORTS(s0, e, y.val[0]);
+        MULTIPLY_ADD_SHORTS(s1, e, y1);
+        MULTIPLY_ADD_SHORTS(s2, e, y2);
         y = vld1q_s16_x2(x1);
         y1 = vextq_s16(y.val[0], y.val[1], 1), y2 = vextq_s16(y.val[0], y.val[1], 2);
-        MULTIPLY_ADD(s3, e, y.val[0]);
-        MULTIPLY_ADD(s4, e, y1);
-        MULTIPLY_ADD(s5, e, y2);
+        MULTIPLY_ADD_SHORTS(s3, e, y.val[0]);
+        MULTIPLY_ADD_SHORTS(s4, e, y1);
+        MULTIPLY_ADD_SHORTS(s5, e, y2);
         y = vld1q_s16_x2(x2);
         y1 = vextq_s16(y.val[0], y.val[1], 1), y2 = vextq_s16(y.val[0], y.val[1], 2);
-        MULTIPLY_ADD(s6, e, y.val[0]);
-        MULTIPLY_ADD(s7, e, y1);
-        MULTIPLY_ADD(s8, e, y2);
+        MULTIPLY_ADD_SHORTS(s6, e, y.val[0]);
+        MULTIPLY_ADD_SHORTS(s7, e, y1);
+        MULTIPLY_ADD_SHORTS(s8, e, y2);
     }
     sums[0] += total(s0), sums[1] += total(s1), sums[2] += total(s2);
     sums[3] += total(s3), sums[4] += total(s4), sums[5] += total(s5);
@@ -180,7 +180,7 @@ static int32_t sum_of_tap(const int16_t *errors, const int16_t *x, int32_t count
 {
     int32x4_t s = vdupq_n_s32(0);
     for (; count >= 8; count -= 8, errors += 8, x += 8)
-        MULTIPLY_ADD(s, vld1q_s16(errors), vld1q_s16(x));
+        MULTIPLY_ADD_SHORTS(s, vld1q_s16(errors), vld1q_s16(x));
     if (count)
         s = vmlal_s16(s, vld1_s16(errors), vld1_s16(x));
     return total(s);

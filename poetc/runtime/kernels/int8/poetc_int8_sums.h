@@ -1,4 +1,4 @@
-/* The register blocks of products of 8-bit integers, packed in 16 bits, or with Helium in 8.
+/* The register blocks of products of 8-bit integers, packed in 16 bits, or with Helium or SDOT in 8.
  *
  * Layout: rows and columns are packed each behind the other, `depth` numbers each. `depth` is a multiple of UNIT.
  * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
@@ -7,7 +7,14 @@
 
 #include "int8/poetc_int8.h"
 
-#if POETC_INT8_HELIUM
+/* SDOT adds four products of 8 bits to a sum, 16 products in an instruction: Armv8.2-A, from the Cortex-A55 on. */
+#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#define HAS_SDOT 1
+#else
+#define HAS_SDOT 0
+#endif
+
+#if POETC_INT8_HELIUM || HAS_SDOT
 typedef int8_t operand;
 #else
 typedef int16_t operand; /* of a product, packed */
@@ -38,11 +45,18 @@ static inline int32_t total(__m128i v)
 }
 #elif defined(__aarch64__)
 typedef int32x4_t lanes;
-#define LANES 8
 #define ZERO vdupq_n_s32(0)
-#define MULTIPLY_ADD(sum, a, b)                                                                                        \
+#define MULTIPLY_ADD_SHORTS(sum, a, b)                                                                                 \
     (sum) = vmlal_high_s16(vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b)), a, b)
+#if HAS_SDOT
+#define LANES 16
+#define MULTIPLY_ADD(sum, a, b) (sum) = vdotq_s32(sum, a, b)
+#define LOAD(p) vld1q_s8(p)
+#else
+#define LANES 8
+#define MULTIPLY_ADD MULTIPLY_ADD_SHORTS
 #define LOAD(p) vld1q_s16(p)
+#endif
 static inline int32_t total(int32x4_t v)
 {
     return vaddvq_s32(v);
@@ -50,7 +64,9 @@ static inline int32_t total(int32x4_t v)
 #endif
 
 #if defined(LANES)
-#if defined(__aarch64__)
+#if HAS_SDOT
+typedef int8x16_t packed;
+#elif defined(__aarch64__)
 typedef int16x8_t packed;
 #else
 typedef lanes packed;
