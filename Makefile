@@ -161,7 +161,7 @@ bench-truth: setup-test setup-arm ## predicted against measured steps of outside
 	$(BIN)/python -m bench.truth --models "$(MODELS)/zoo" $(BENCH_ARGS)
 
 # Boards whose kernels are counted, and boards that run the same code and differ in their store.
-COUNTED := mps2-an385 mps2-an385-m0 mps2-an386 mps2-an500 mps3-an547 virt-a72
+COUNTED := mps2-an385 mps2-an385-m0 mps2-an386 mps2-an500 mps3-an547 virt-a72 virt-a76
 STORED := microbit lm3s6965evb raspi3b
 
 .PHONY: fit-qemu
