@@ -34,6 +34,11 @@ class Machine:
         return 4 if self.lanes > 1 else 2
 
     @property
+    def integer_rows(self) -> int:
+        """Rows of a register block of integers."""
+        return 4 if self.is_neon else 2
+
+    @property
     def integer_lanes(self) -> int:
         """Products of integers that an instruction adds up."""
         return 1 if self.lanes == 1 else 16 if self.lanes >= 8 or self.has_dot else 8

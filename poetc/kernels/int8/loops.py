@@ -111,7 +111,8 @@ def _products(m: Machine, rows: int, columns: int, depth: int) -> Loops:
     """add_products of packed rows and columns."""
     step = m.integer_columns
     whole, rest = divmod(columns, step)
-    pairs, odd = divmod(rows, 2)
+    pairs, odd = divmod(rows, m.integer_rows)
+    odd = min(odd, 1)
     blocks = whole * pairs
     apart = whole * odd + (pairs + odd if rest else 0)  # blocks whose sums are not all wanted
     unit = m.integer_terms
@@ -229,14 +230,17 @@ def _phase(w: _Windows, p: IntegerProduct, m: Machine) -> Loops:
     count = sum(n for _, n in chunks)
     is_packed = w.terms <= unit and p.rows <= p.rows_at_once
     splits = -(-w.terms // unit)
-    for columns, n in chunks:
+    # Where sums are held, all columns have the rows that are packed once (add_terms of poetc_int8_product.h).
+    for columns, n in [(w.columns, 1)] if p.holds_sums else chunks:
         add(loops, _start(m, p.rows, columns), n)
         add(loops, _scan(m, p.rows, columns), n)
+    for columns, n in chunks:
         for terms, times in _parts(w.terms, unit):
             for rows, many in _parts(p.rows, p.rows_at_once):
                 add(loops, _products(m, rows, columns, _up(terms, m.integer_terms)), n * times * many)
-    add(loops, _pack_windows(w, p, m, count, unit))
-    add(loops, _pack_weights(w, p, m, 1 if is_packed else count, splits))
+    again = -(-p.rows // p.rows_at_once) if p.holds_sums and count > 1 else 1
+    add(loops, _pack_windows(w, p, m, count, unit), again)
+    add(loops, _pack_weights(w, p, m, 1 if is_packed or p.holds_sums else count, splits))
     return {name: p.groups * times for name, times in loops.items()}
 
 

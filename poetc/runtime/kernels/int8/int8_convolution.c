@@ -11,6 +11,8 @@ static void pads(operand *to, int32_t count, int32_t pad)
 {
 #if POETC_INT8_HELIUM
     poetc_fill_bytes(to, count, (operand)pad);
+#elif HAS_SDOT
+    __builtin_memset(to, pad, (size_t)count);
 #else
     for (; count > 0; count--)
         *to++ = (operand)pad;

@@ -14,6 +14,32 @@
 #define HAS_VNNI 0
 #endif
 
+/* Adds some terms to the sums of `columns` columns. Rows are packed once for all of these; columns again for each part
+ * of the rows, where not all columns are packed at once. */
+static void add_terms(const task *t, int32_t group, int32_t column, int32_t columns, int32_t term, int32_t terms,
+                      int32_t is_packed, operand *a, operand *end, int32_t *sums, int32_t step)
+{
+    const product *p = &t->p;
+    const int32_t depth = round_up(terms, UNIT);
+    int32_t row, done;
+    for (row = 0; row < p->rows; row += p->rows_at_once) {
+        const int32_t rows = at_most(p->rows - row, p->rows_at_once);
+        if (!is_packed) {
+            t->pack_rows(t, group, row, rows, term, terms, a);
+            fill_up(a, rows, BLOCK_ROWS, depth);
+        }
+        for (done = 0; done < columns; done += p->columns_at_once) {
+            const int32_t some = at_most(columns - done, p->columns_at_once);
+            operand *b = end - (size_t)round_up(some, COLUMNS_AT_ONCE) * (size_t)depth;
+            if (!row || columns > some) {
+                t->pack_columns(t, group, column + done, some, term, terms, b);
+                fill_up(b, some, COLUMNS_AT_ONCE, depth);
+            }
+            add_products(a, rows, b, some, depth, sums + (size_t)row * (size_t)step + done, step);
+        }
+    }
+}
+
 /* All sums, some columns at a time. With `seen` their bits are looked at; with `rounding` the values
  * are stored. Held sums stay in the workspace. */
 static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *rounding)
@@ -21,18 +47,20 @@ static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *
     const product *p = &t->p;
     const size_t held = (size_t)p->groups * (size_t)p->rows * (size_t)p->columns;
     const size_t some = (size_t)p->rows * (size_t)p->columns_at_once;
-    int32_t *sums = workspace, *part = sums, phase, group, row, column, term, i;
+    int32_t *sums = workspace, *part = sums, phase, group, column, term, i;
     operand *a = (operand *)(void *)(sums + (p->holds_sums ? held : some));
     operand *end = a + (size_t)(p->rows_at_once + p->columns_at_once) * (size_t)p->terms_at_once;
     const int32_t is_held = p->holds_sums && !t->is_repeated;
 
     for (phase = 0; phase < t->phases; phase++) {
-        int32_t unit, is_packed, is_wide = 0, at_once = p->columns_at_once;
+        int32_t unit, is_packed, is_wide = 0, at_once;
 #if HAS_VNNI
-        int32_t wide = at_once;
+        int32_t wide = p->columns_at_once;
         vnni parts = {0}; /* GCC does not see that it is used only if it fits */
 #endif
         t->set_phase(t, phase);
+        /* Weights take longer to pack than windows, and errors less than pixels. */
+        at_once = is_held && !t->add_group && !t->is_update ? t->columns : p->columns_at_once;
         unit = t->is_update ? p->terms_at_once : p->terms_at_once / (t->right.taps * t->planes_group);
         if (!t->is_update)
             unit *= t->right.taps * t->planes_group;
@@ -70,20 +98,10 @@ static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *
                     start_sums(t, group, columns, at, step);
                 if (t->add_group)
                     t->add_group(t, group, column, at, a);
-                for (term = 0; term < t->terms && !t->add_group && !is_wide; term += unit) {
-                    const int32_t terms = at_most(t->terms - term, unit), depth = round_up(terms, UNIT);
-                    operand *b = end - (size_t)round_up(columns, COLUMNS_AT_ONCE) * (size_t)depth;
-                    t->pack_columns(t, group, column, columns, term, terms, b);
-                    fill_up(b, columns, COLUMNS_AT_ONCE, depth);
-                    for (row = 0; row < p->rows; row += p->rows_at_once) {
-                        const int32_t rows = at_most(p->rows - row, p->rows_at_once);
-                        if (!is_packed) {
-                            t->pack_rows(t, group, row, rows, term, terms, a);
-                            fill_up(a, rows, BLOCK_ROWS, depth);
-                        }
-                        add_products(a, rows, b, columns, depth, at + (size_t)row * (size_t)step, step);
-                    }
-                }
+                else if (!is_wide)
+                    for (term = 0; term < t->terms; term += unit)
+                        add_terms(t, group, column, columns, term, at_most(t->terms - term, unit), is_packed, a, end,
+                                  at, step);
                 for (i = 0; seen && !is_wide && i < p->rows; i++)
                     *seen = poetc_see(at + (size_t)i * (size_t)step, columns, *seen);
                 if (rounding)

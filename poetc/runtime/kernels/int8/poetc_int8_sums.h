@@ -57,6 +57,8 @@ typedef int32x4_t lanes;
 #define MULTIPLY_ADD MULTIPLY_ADD_SHORTS
 #define LOAD(p) vld1q_s16(p)
 #endif
+#define ADD_TOTALS(sums, s)                                                                                            \
+    vst1q_s32(sums, vaddq_s32(vld1q_s32(sums), vpaddq_s32(vpaddq_s32((s)[0], (s)[1]), vpaddq_s32((s)[2], (s)[3]))))
 static inline int32_t total(int32x4_t v)
 {
     return vaddvq_s32(v);
@@ -70,32 +72,32 @@ typedef int8x16_t packed;
 typedef int16x8_t packed;
 #else
 typedef lanes packed;
+#define ADD_TOTALS(sums, s)                                                                                            \
+    ((sums)[0] += total((s)[0]), (sums)[1] += total((s)[1]), (sums)[2] += total((s)[2]), (sums)[3] += total((s)[3]))
+#endif
+#if defined(__aarch64__) /* which has vectors for 16 sums */
+#define BLOCK_ROWS 4
+#else
+#define BLOCK_ROWS 2
 #endif
 
-/* Two rows and four columns: sums[row * step + column]. */
+/* A block of rows and four columns: sums[row * step + column]. */
 static void sums_of_block(const operand *a, const operand *b, int32_t depth, int32_t *sums, int32_t step)
 {
-    lanes s00 = ZERO, s01 = ZERO, s02 = ZERO, s03 = ZERO, s10 = ZERO, s11 = ZERO, s12 = ZERO, s13 = ZERO;
-    const operand *b1 = b + depth, *b2 = b1 + depth, *b3 = b2 + depth, *a1 = a + depth;
-    int32_t k;
+    lanes s[BLOCK_ROWS][4];
+    int32_t i, j, k;
+    _Pragma("GCC unroll 4") for (i = 0; i < BLOCK_ROWS; i++) s[i][0] = ZERO, s[i][1] = ZERO, s[i][2] = ZERO,
+                                                             s[i][3] = ZERO;
     for (k = 0; k < depth; k += LANES) {
-        const packed x0 = LOAD(a + k), x1 = LOAD(a1 + k);
-        packed y = LOAD(b + k);
-        MULTIPLY_ADD(s00, x0, y);
-        MULTIPLY_ADD(s10, x1, y);
-        y = LOAD(b1 + k);
-        MULTIPLY_ADD(s01, x0, y);
-        MULTIPLY_ADD(s11, x1, y);
-        y = LOAD(b2 + k);
-        MULTIPLY_ADD(s02, x0, y);
-        MULTIPLY_ADD(s12, x1, y);
-        y = LOAD(b3 + k);
-        MULTIPLY_ADD(s03, x0, y);
-        MULTIPLY_ADD(s13, x1, y);
+        packed x[BLOCK_ROWS];
+        _Pragma("GCC unroll 4") for (i = 0; i < BLOCK_ROWS; i++) x[i] = LOAD(a + i * depth + k);
+        _Pragma("GCC unroll 4") for (j = 0; j < 4; j++)
+        {
+            const packed y = LOAD(b + j * depth + k);
+            _Pragma("GCC unroll 4") for (i = 0; i < BLOCK_ROWS; i++) MULTIPLY_ADD(s[i][j], x[i], y);
+        }
     }
-    sums[0] += total(s00), sums[1] += total(s01), sums[2] += total(s02), sums[3] += total(s03);
-    sums += step;
-    sums[0] += total(s10), sums[1] += total(s11), sums[2] += total(s12), sums[3] += total(s13);
+    _Pragma("GCC unroll 4") for (i = 0; i < BLOCK_ROWS; i++, sums += step) ADD_TOTALS(sums, s[i]);
 }
 
 #define BLOCK_COLUMNS 4
@@ -200,7 +202,9 @@ static void sums_of_block(const operand *a, const operand *b, int32_t depth, int
 #ifndef UNIT
 #define UNIT 16 /* of which packed terms are a multiple */
 #endif
+#ifndef BLOCK_ROWS
 #define BLOCK_ROWS 2
+#endif
 #define COLUMNS_AT_ONCE 4 /* packed columns are a multiple of it on every target: all have one workspace */
 
 #if !HAS_SMLAD
