@@ -122,6 +122,9 @@ def _products(m: Machine, rows: int, columns: int, depth: int) -> Loops:
         "int8_product.block": blocks + apart,
         "int8_product.apart": apart,
     }
+    if m.is_neon:
+        filled = _up(columns, step) - columns + _up(rows, m.integer_rows) - rows
+        loops["int8_product.filled"] = filled * depth
     if unit == 4:  # a loop of sixteen terms, and one of four
         many = (blocks + apart) * (depth // 16)
         return loops | {"int8_product.sixteen": many, "int8_product.four": (blocks + apart) * (depth % 16 // 4)}
@@ -186,11 +189,12 @@ def _pack_windows(w: _Windows, p: IntegerProduct, m: Machine, chunks: int, most_
             "int8_windows.copied_sixteen": copies * copied_each,
             "int8_gather.eight": gathers * -(-w.planes // 8),
         }
+    runs = w.batch * (lines - lines_in) * right.count + w.columns * splits * (depth > w.terms)  # of memset, with SDOT
     return {
         "int8_windows.window": w.columns * splits,
         "int8_windows.line": w.batch * lines * right.count,
         "int8_windows.tap": gathers,
-        "int8_windows.pad": padded,
+        "int8_windows.pad": padded + (runs if m.has_dot else 0),
         "int8_windows.copy": copies,
         "int8_windows.copied_eight": numbers // 8,
         "int8_gather.four": gathers * (w.planes // 4),
@@ -199,28 +203,21 @@ def _pack_windows(w: _Windows, p: IntegerProduct, m: Machine, chunks: int, most_
     }
 
 
-def _pack_weights(w: _Windows, p: IntegerProduct, m: Machine, times: int, splits: int) -> Loops:
-    """The loops of `rows_of_weights` for all rows, done `times` times."""
+def _pack_weights(w: _Windows, p: IntegerProduct, m: Machine, times: int, splits: int, *, is_apart: bool) -> Loops:
+    """The loops of `rows_of_weights` for all rows, done `times` times. `is_apart`: a tap's planes do not lie together."""
     taps = w.down.taps * w.right.taps
     rows = p.rows * times
-    if m.has_helium:
-        return {
-            "int8_weights.row": rows * splits,
-            "int8_weights.tap": rows * taps,
-            "int8_gather.eight": rows * taps * -(-w.planes // 8),
-        }
-    return {
-        "int8_weights.row": rows * splits,
-        "int8_weights.line": rows * w.down.taps,
-        "int8_weights.tap": rows * taps,
-        "int8_gather.four": rows * taps * (w.planes // 4),
-        "int8_gather.one": rows * taps * (w.planes % 4),
-        "int8_windows.zero": rows * (_up(w.terms, m.integer_terms) - w.terms),
-    }
+    loops: Loops = {"int8_weights.row": rows * splits, "int8_weights.tap": rows * taps}
+    add(loops, _widen(m, rows * taps, w.planes, is_apart=is_apart or not m.is_neon))
+    if not m.has_helium:
+        add(loops, {"int8_weights.line": rows * w.down.taps})
+        zeros = _up(w.terms, m.integer_terms) - w.terms
+        add(loops, {"int8_windows.zero": rows * zeros, "int8_windows.pad": rows * splits * (zeros > 0 and m.has_dot)})
+    return loops
 
 
-def _phase(w: _Windows, p: IntegerProduct, m: Machine) -> Loops:
-    """make_sums for one phase of all groups, once."""
+def _phase(w: _Windows, p: IntegerProduct, m: Machine, *, is_apart: bool) -> Loops:
+    """make_sums for one phase of all groups, once. `is_apart`: of weights, as in _pack_weights."""
     loops: Loops = {}
     chunks = _parts(w.columns, p.columns_at_once)
     if not w.terms:  # zeros go to their places, which costs about as much as a start of sums
@@ -240,7 +237,7 @@ def _phase(w: _Windows, p: IntegerProduct, m: Machine) -> Loops:
                 add(loops, _products(m, rows, columns, _up(terms, m.integer_terms)), n * times * many)
     again = -(-p.rows // p.rows_at_once) if p.holds_sums and count > 1 else 1
     add(loops, _pack_windows(w, p, m, count, unit), again)
-    add(loops, _pack_weights(w, p, m, 1 if is_packed or p.holds_sums else count, splits))
+    add(loops, _pack_weights(w, p, m, 1 if is_packed or p.holds_sums else count, splits, is_apart=is_apart))
     return {name: p.groups * times for name, times in loops.items()}
 
 
@@ -275,7 +272,8 @@ def conv(kernel: Kernel, m: Machine) -> Loops:
     w = _Windows(down, right, c.height, c.width, c.channels // c.group, c.batch)
     chunks = 1 if p.holds_sums else -(-w.columns // p.columns_at_once)
     runs = p.groups * p.rows * max(c.batch, chunks)
-    return _whole(kernel, m, p, _phase(w, p, m), runs, w.terms)
+    sums = _phase(w, p, m, is_apart=c.kernel_h * c.kernel_w > 1)
+    return _whole(kernel, m, p, sums, runs, w.terms)
 
 
 @counts("int8_conv_grad_input")
@@ -292,7 +290,7 @@ def conv_grad_input(kernel: Kernel, m: Machine) -> Loops:
                 continue
             w = _Windows(down, right, c.output_height, c.output_width, c.outputs // c.group, c.batch)
             most = max(most, w.terms)
-            add(loops, _phase(w, p, m))
+            add(loops, _phase(w, p, m, is_apart=True))
             if not w.terms:
                 zeros += w.columns
                 continue

@@ -33,7 +33,7 @@ def conv(kernel: Kernel, m: Machine) -> Loops:
     right = _Axis(c.output_width, c.stride_w, -c.pad_left, c.dilation_w, c.kernel_w)
     w = _Windows(down, right, c.height, c.width, c.channels // c.group, c.batch)
     runs = p.groups * p.rows * max(c.batch, -(-w.columns // p.columns_at_once))
-    return _requantized("int8_qlinear_conv", p, _phase(w, p, m), runs)
+    return _requantized("int8_qlinear_conv", p, _phase(w, p, m, is_apart=c.kernel_h * c.kernel_w > 1), runs)
 
 
 @counts("int8_qlinear_depthwise")

@@ -84,7 +84,10 @@ static void rows_of_weights(const task *t, int32_t group, int32_t row, int32_t c
             const int32_t first = (t->down.tap_first + a * t->down.tap_step) * p->kernel_w + t->right.tap_first;
             const int8_t *from = w + (size_t)(row + i) * t->weight_row + first;
             for (b = 0; b < t->right.taps; b++, next += planes)
-                gather(from + b * t->right.tap_step, t->weight_plane, planes, next);
+                if (HAS_NEON && t->weight_plane == 1)
+                    widen(from + b * t->right.tap_step, planes, next);
+                else
+                    gather(from + b * t->right.tap_step, t->weight_plane, planes, next);
         }
         zeros(next, depth - terms);
     }

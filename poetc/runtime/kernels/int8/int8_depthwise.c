@@ -5,11 +5,8 @@
  * bits are exact, so that their order changes nothing. */
 #include "int8/poetc_int8_product.h"
 
-#if defined(__aarch64__)
+#if HAS_NEON
 #include "int8/poetc_int8_depthwise_neon.h"
-#define HAS_NEON 1
-#else
-#define HAS_NEON 0
 #endif
 
 #if POETC_INT8_HELIUM

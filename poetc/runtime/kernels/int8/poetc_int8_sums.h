@@ -7,8 +7,14 @@
 
 #include "int8/poetc_int8.h"
 
+#if defined(__aarch64__)
+#define HAS_NEON 1
+#else
+#define HAS_NEON 0
+#endif
+
 /* SDOT adds four products of 8 bits to a sum, 16 products in an instruction: Armv8.2-A, from the Cortex-A55 on. */
-#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#if HAS_NEON && defined(__ARM_FEATURE_DOTPROD)
 #define HAS_SDOT 1
 #else
 #define HAS_SDOT 0
