@@ -590,11 +590,10 @@ def importance_text(importance: Any, out: str) -> str:
 
     names, parameters = columns(importance), rows(importance)
     total = sum(max(0.0, *values.values()) for _, values in parameters) or 1.0
-    header = ("parameter", *names)
     width = max(LEAST_COLUMNS, COLUMNS - sum(max(len(n), 6) + 2 for n in names))
     lines = [
         (shorten(parameter, width), *(f"{values[n] / total:.2%}" if n in values else "-" for n in names))
         for parameter, values in parameters
     ]
-    foot = f"by {importance.by}: {importance.unit}; 100 % is {total:.4g}\nwritten to  {out}"
-    return f"{table(header, lines)}\n\n{foot}"
+    unit = f"by {importance.by}: {importance.unit}; 100 % is {total:.4g}"
+    return f"{table(('parameter', *names), lines)}\n\n{unit}\nwritten to  {out}"

@@ -437,8 +437,7 @@ def solve_budgets(
     problems = [limits(replace(request, budget=budget), problem, ways) for budget in budgets]
     offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
     offers = (*offers, *_offers_of_ways(request, ways, step, profile))
-    sets = [ways] if ways else []
-    planner = request.planner(request.options.time_limit_s, progress, offers=offers, ways=sets)
+    planner = request.planner(request.options.time_limit_s, progress, offers=offers, ways=[ways] if ways else [])
     points = solve_curve(problems[0], [p.budget_bytes for p in problems], planner)
     smallest = planner.search_ram(problems[0], LONGEST_SEARCH_S).found.ram_bytes
     answers: list[dict[str, Any] | PoetcError] = []
