@@ -204,7 +204,10 @@ def _pack_windows(w: _Windows, p: IntegerProduct, m: Machine, chunks: int, most_
 
 
 def _pack_weights(w: _Windows, p: IntegerProduct, m: Machine, times: int, splits: int, *, is_apart: bool) -> Loops:
-    """The loops of `rows_of_weights` for all rows, done `times` times. `is_apart`: a tap's planes do not lie together."""
+    """The loops of `rows_of_weights` for all rows, done `times` times.
+
+    `is_apart`: the planes of a tap do not lie together.
+    """
     taps = w.down.taps * w.right.taps
     rows = p.rows * times
     loops: Loops = {"int8_weights.row": rows * splits, "int8_weights.tap": rows * taps}
