@@ -143,11 +143,13 @@ class LargeSettings:
     most_chains: int = 4  # chains of state whose place is a decision; others take no room
     work_share: float = 0.5  # of the work limit, at most
     most_transitions: int = 4_000_000  # in all
-    transition_s: float = 2.8e-6  # work a transition
+    first_transitions: int = 1_400_000  # of them, while no more is proven than was known
+    first_share: float = 1.5  # of that work, likewise: TCN's first share takes .8 million
+    transition_s: float = 1.9e-6  # work a transition
     gap: float = 0.05  # fraction of the cost: where cuts left less, it is not tried
     most_operators: int = 1500  # larger problems are left
     widths: tuple[int, ...] = (50, 200, 800)  # states after an operator, one after the other; dearer ones are merged
-    wider: int = 4  # times the transitions of a width are left where the next one is tried
+    wider: int = 3  # times the transitions of a width are left where the next one is tried
     leaders: int = 40  # cheapest states that others are compared with
     most_drops: int = 64  # sets of tensors that may leave for one action
     look: int = 256  # states between two looks at the clock

@@ -302,14 +302,16 @@ def bound_of_large(
 
     State of `chains` may live in RAM or on the store: the bound holds for both. Each set of the largest of them is
     placed on the store, beginning with those of `first`; others take no room. Where that proves more than was known,
-    it is done again with more states at once.
+    the tensors that proved the most are searched again with more states at once. The first width may take little work.
     """
     search = _Shares(problem, cutoff, chains, first, known, stop_at, rules)
-    search.most = int(min(LARGE.most_transitions, work_s / LARGE.transition_s))
-    shares = LARGE.shares
-    for width in LARGE.widths:
-        shares = tuple(share for share in shares if search.run(share, width))
-        if search.bound <= known or search.is_over:
+    most = work_s / LARGE.transition_s
+    search.most = int(min(LARGE.first_transitions, LARGE.first_share * most))
+    for share in LARGE.shares:
+        search.run(share, LARGE.widths[0])
+    search.most = int(min(LARGE.most_transitions, most))
+    for width in LARGE.widths[1:]:
+        if search.best is None or not search.run(search.best, width):
             break
     return Found(search.bound, search.transitions)
 
@@ -331,6 +333,7 @@ class _Shares:
         self.bound, self.stop_at, self.rules = known, stop_at, rules
         self.transitions, self.most, self.seen = 0, 0, set[tuple[int, int, int]]()
         self.taken: dict[float, int] = {}  # transitions of the last run, by share
+        self.best: float | None = None  # the share that proved the bound, if more states at once may prove more
 
     @property
     def is_over(self) -> bool:
@@ -358,10 +361,12 @@ class _Shares:
             result = diagram.run(least, self.most - self.transitions, width, self.stop_at)
             least, is_merged = min(least, result.bound), is_merged or result.is_merged
             self.transitions += result.transitions
-            if stored == subsets[0] and result.transitions * (len(subsets) - 1) > 2 * (self.most - self.transitions):
+            left = max(0, self.most - self.transitions)  # a run may take a few more than it may
+            if stored == subsets[0] and result.transitions * (len(subsets) - 1) > 2 * left:
                 least = self.bound  # the others would not be done, which proves nothing
             if least <= self.bound:
                 break
         self.taken[share] = self.transitions - begun
-        self.bound = max(self.bound, least)
+        if least > self.bound:
+            self.bound, self.best = least, share if is_merged else None
         return is_merged

@@ -12,7 +12,7 @@ from poetc.scheduling import InPlace, OperatorSpec, Paging, Problem, SolveOption
 from poetc.solvers import solve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
-from poetc.solvers.poetc.bounds.large import bound_of_large
+from poetc.solvers.poetc.bounds.large import Diagram, _Shares, bound_of_large
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.settings import LARGE
 from tests.solvers.cases import case, with_state, worn
@@ -63,11 +63,48 @@ def test_no_bound_for_any_placement_exceeds_the_best(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("most", [1, 5, 20, 100])
 def test_an_early_end_still_bounds(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    set_large(monkeypatch, shares=(1e-9,), widths=(1, 2, 4), most_transitions=most)
+    set_large(monkeypatch, shares=(1e-9,), widths=(1, 2, 4), first_transitions=most, most_transitions=2 * most)
     for seed in SEEDS:
         problem, optimum = case(seed)
         if optimum is not None:
             assert bound_of_large(problem, math.inf).bound <= optimum.cost, seed
+
+
+def test_a_run_that_takes_more_than_it_may_proves_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other placement waits for what is left, so that less than nothing left is no reason to give up."""
+    overrun = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        if optimum is None:
+            continue
+        set_large(monkeypatch, shares=(1e-9,), widths=(3,), first_transitions=20)
+        found = bound_of_large(problem, math.inf)
+        assert found.bound >= Diagram(Model(problem), 1).base > 0, seed
+        overrun += found.transitions > 20
+    assert overrun > 5
+
+
+def test_more_states_only_where_the_first_proved_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only for the share that proved the most. Until then the work is that of the first width."""
+    ran, run = list[tuple[float, int]](), _Shares.run
+
+    def spy(self: _Shares, share: float, width: int) -> bool:
+        ran.append((share, width))
+        return run(self, share, width)
+
+    monkeypatch.setattr(_Shares, "run", spy)
+    set_large(monkeypatch, widths=(1, 3), shares=(0.3, 1e-9), first_transitions=1000, most_transitions=10**6)
+    wider = 0
+    for seed in (0, 1, 3, 10, 13):
+        problem = with_budget(training_problem(Random(seed), 2, paging=True), 0.2)
+        ran.clear()
+        first = bound_of_large(problem, math.inf)
+        assert len(ran) <= 3 and ran[:2] == [(0.3, 1), (1e-9, 1)], seed
+        wider += len(ran) == 3
+        ran.clear()
+        known = bound_of_large(problem, math.inf, known=2 * first.bound)
+        assert ran == [(0.3, 1), (1e-9, 1)] and known.transitions < 1200, seed
+    assert wider > 0
 
 
 def test_more_states_at_once_prove_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_relaxations_stay_bounds_without_a_rule(rules: Rules) -> None:
 @pytest.mark.parametrize("rules", TENSORS.values(), ids=TENSORS)
 def test_large_tensors_prove_the_same_without_a_rule(monkeypatch: pytest.MonkeyPatch, rules: Rules) -> None:
     """For more work: nothing is merged here, so that the bound is the cheapest path."""
-    settings = replace(LARGE, shares=(1e-9,), widths=(10**6,), most_transitions=100_000)
+    settings = replace(LARGE, shares=(1e-9,), widths=(10**6,), first_transitions=100_000)
     monkeypatch.setattr("poetc.solvers.poetc.bounds.large.LARGE", settings)
     compared = more = 0
     for seed in SEEDS:
@@ -97,7 +97,7 @@ def test_large_tensors_prove_the_same_without_a_rule(monkeypatch: pytest.MonkeyP
         cutoff = optimum.cost + 1.0
         with_all, without = (bound_of_large(problem, cutoff, rules=r) for r in (ALL, rules))
         assert without.bound <= optimum.cost, seed
-        if without.transitions < settings.most_transitions:
+        if without.transitions < settings.first_transitions:
             compared += 1
             assert without.bound == with_all.bound, seed
             more += without.transitions > with_all.transitions
