@@ -565,15 +565,13 @@ def emit_text(document: Mapping[str, Any]) -> str:
     """The emitted directory, and the memory that its program needs."""
     trained = document["train_arena_bytes"]
     alone = f"; {trained:,} B for training alone" if trained < document["arena_bytes"] else ""
+    arena = f"{document['arena_bytes']:,} B  (state {document['state_bytes']:,} B at the bottom of it{alone})"
     return fields(
         (
             ("written to", f"{document['out']}  ({_next_step(document)}; README.md there says more)"),
             ("built for", _built_for(document)),
             ("programs", ", ".join(document["programs"])),
-            (
-                "arena",
-                f"{document['arena_bytes']:,} B  (state {document['state_bytes']:,} B at the bottom of it{alone})",
-            ),
+            ("arena", arena),
             ("constants in flash", size(document["flash_bytes"])),
             ("store", size(document["store_bytes"])),
             ("calls and transfers", f"{document['steps']:,}"),

@@ -248,4 +248,11 @@ def with_ways(
     if fitting:
         advice = "it fits with " + ", or ".join(f"{w['options']} ({w['least_bytes']} bytes)" for w in fitting[:3])
     details = {**error.details, "ways": [{k: w.get(k) for k in _WAY} for w in ways]}
-    return type(error)(f"{error}; {advice}", details=details)
+    return type(error)(f"{error}{_no_store(request, profile)}; {advice}", details=details)
+
+
+def _no_store(request: SolveRequest, profile: DeviceProfile) -> str:
+    """Why no operand may pass through a window, in words; "" where it may."""
+    if not profile.default_store:
+        return f"; device {profile.name!r} has no store, so no operand streams"
+    return "" if request.paging else "; --no-paging keeps operands from streaming"

@@ -124,10 +124,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     progress("reading the model")
     by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
     if by_parts and request.budget == LEAST:
-        request, by_parts = (
-            with_frugal_parts(request, time.monotonic() + LEAST_SHARE * request.options.time_limit_s / 2),
-            False,
-        )
+        until = time.monotonic() + LEAST_SHARE * request.options.time_limit_s / 2
+        request, by_parts = with_frugal_parts(request, until), False
     way = _solve_best if request.is_best else _solve_by_parts if by_parts else _solve_whole
     with milps(request) as milp_notes:
         answer = way(request, stop_at, progress)
@@ -480,6 +478,8 @@ def summary_of(
     trace, streamed = verify(problem, schedule), sum(op.is_streamed for op in problem.operators)
     once = once if once is not None and streamed else problem
     proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
+    stored_bytes = sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem))
+    budget_bytes = 0 if problem.banks else problem.budget_bytes  # that of a bank is at most the bank
     return {
         "status": proof.status.value,
         "energy_pj": trace.energy_pj,
@@ -519,7 +519,7 @@ def summary_of(
         "move_ns": trace.move_ns,
         "saved": list(saved),
         "state": request.state_mode,
-        "state_on_store_bytes": sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem)),
+        "state_on_store_bytes": stored_bytes,
         "store_bytes": trace.store_bytes,
         "store_written_bytes": trace.written_bytes,
         "store_write_limit_bytes": problem.write_limit_bytes,
@@ -538,8 +538,7 @@ def summary_of(
         "notes": [
             *(step.notes if step else ()),
             *notes,
-            # A budget of a bank is at most the bank.
-            *(fit_notes(step, profile, 0 if problem.banks else problem.budget_bytes) if step and profile else ()),
+            *(fit_notes(step, profile, budget_bytes, stored_bytes) if step and profile else ()),
         ],
         "out": str(request.out) if request.out is not None else None,
     }

@@ -18,9 +18,10 @@ def flash_needed_bytes(graph: Graph, profile: DeviceProfile) -> int:
     )
 
 
-def fit_notes(graph: Graph, profile: DeviceProfile, budget_bytes: int) -> tuple[str, ...]:
+def fit_notes(graph: Graph, profile: DeviceProfile, budget_bytes: int, stored_bytes: int = 0) -> tuple[str, ...]:
     """A line for each memory of the device that is too small for the budget or the model; empty if all fits.
 
+    `stored_bytes`: of state that lives on the store. Its first version is in flash, or comes on the store.
     These are no errors: a schedule for a budget that no board of this kind has is still worth comparing.
     """
     notes: list[str] = []
@@ -30,9 +31,16 @@ def fit_notes(graph: Graph, profile: DeviceProfile, budget_bytes: int) -> tuple[
             f" {profile.name} has: the program will not run on it"
         )
     needed = flash_needed_bytes(graph, profile)
-    if profile.flash_bytes is not None and needed > profile.flash_bytes:
+    if profile.flash_bytes is None or needed <= profile.flash_bytes:
+        return tuple(notes)
+    if needed - stored_bytes <= profile.flash_bytes:
         notes.append(
-            f"constants and the initial state take {format_bytes(needed)} of flash, code not counted;"
+            f"{profile.name} has {format_bytes(profile.flash_bytes)} of flash:"
+            f" {format_bytes(stored_bytes)} of initial state have to come on the store"
+        )
+    else:
+        notes.append(
+            f"constants and the initial state take {format_bytes(needed - stored_bytes)} of flash, code not counted;"
             f" {profile.name} has {format_bytes(profile.flash_bytes)}"
         )
     return tuple(notes)

@@ -364,6 +364,10 @@ def test_limits_that_cannot_work_name_their_option_and_what_to_do(poetc: Run, mo
     options = ("solve", model, "--batch", "2", "--device", "stm32f746", "-o", tmp_path / "out")
     ended = poetc(*options, "-b", "6kB", "--optimizer", "adam", "--no-paging", "--quiet")
     one_line(ended, 4, "; raise --budget; at its peak", "; no single option that was tried fits")
+    assert "; --no-paging keeps operands from streaming; " in ended.err
+    (board := tmp_path / "bare.yaml").write_text("inherits: nrf52840\nstores: null\ndefault_store: null\ntitle: bare\n")
+    ended = poetc(*options[:4], "-d", board, *options[6:], "-b", "6kB", "--optimizer", "adam", "--quiet")
+    one_line(ended, 4, "; device 'bare' has no store, so no operand streams; ")
     one_line(poetc(*options, "-b", "60%", "--deadline", "1ns"), 4, "--deadline 1ns cannot be met", "takes 6.997 ms")
     problem = replace(training_problem(Random(1), 4), deadline_ns=1)
     (path := tmp_path / "p.json").write_bytes(problem_to_json(problem))

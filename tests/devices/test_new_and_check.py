@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from poetc import training
-from poetc.devices import NewProfile, check_profiles, create_profile, fit_notes, list_profiles, load_profile
+from poetc.devices import (
+    NewProfile,
+    check_profiles,
+    create_profile,
+    fit_notes,
+    flash_needed_bytes,
+    list_profiles,
+    load_profile,
+)
 from poetc.errors import CheckFailed, UsageError
 from poetc.training import TrainingOptions
 from tests.cli.conftest import run
@@ -103,4 +111,10 @@ def test_what_does_not_fit_the_device_is_said() -> None:
     assert len(notes) == 1
     assert "more than the 16.38 kB of RAM" in notes[0]
     wide = training.build(small_cnn(channels=512), TrainingOptions())
-    assert any("of flash" in note for note in fit_notes(wide, board, 1))
+    notes = fit_notes(wide, board, 1)
+    assert len(notes) == 1 and "of flash, code not counted" in notes[0]
+    state = flash_needed_bytes(wide, board)
+    (note,) = fit_notes(wide, board, 1, state)
+    assert "of initial state have to come on the store" in note and "262.1 kB of flash" in note
+    (note,) = fit_notes(wide, board, 1, state - board.flash_bytes - 1)
+    assert "take 262.1 kB of flash" in note

@@ -135,4 +135,5 @@ def test_a_store_that_is_too_small_or_missing_is_named(request_: SolveRequest, t
     assert re.search(r"the store has 20000 bytes, and streams need \d+ of it, most of them for 'table", said)
     assert "without streaming no schedule needs less than" in said
     none = refusal(_device(tmp_path / "none.yaml", {"default_store: sd": ""}, has_store=False))
-    assert re.search(r"smallest budget known to work is \d+ bytes", none) and "stream" not in none
+    assert re.search(r"smallest budget known to work is \d+ bytes", none) and "without streaming" not in none
+    assert "; device 'none' has no store, so no operand streams; " in none
