@@ -119,7 +119,7 @@ def assign_roles(
         places = uses.weight_places(name) if tensor.role is Role.PARAMETER else []
         if len(places) > 1:
             shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-            tied[name] = f"{name!r} is the weight of {len(places)} operators ({shown}): trained as one, tied weight"
+            tied[name] = f"{name!r} is the weight of {len(places)} operators ({shown}): kept as one, tied weight"
     added += list(tied.values())[:MOST_TIED]
     if len(tied) > MOST_TIED:
         added.append(f"tied weights of several operators, too: {some(list(tied)[MOST_TIED:], 'tensor')}")

@@ -329,7 +329,7 @@ def test_copied_recurrent_layers_of_the_older_exporter_are_told(tmp_path: Path) 
     weights = {"onnx::RNN_1": normal(2, 3, 3), "one": np.array([1])}
     weights |= {f"onnx::RNN_{k}": normal(2, 3, 3, seed=k) for k in (7, 8)}
     graph = load(save(make(nodes, {"x": (2, 2, 3)}, ["y"], weights), tmp_path))
-    layers = "is the weight of 2 operators (/body/0/cell/RNN, /body/1/cell/RNN): trained as one, tied weight"
+    layers = "is the weight of 2 operators (/body/0/cell/RNN, /body/1/cell/RNN): kept as one, tied weight"
     assert [n for n in graph.notes if "tied" in n] == [f"'onnx::RNN_1' {layers}"]
 
 
