@@ -32,7 +32,7 @@ from poetc.emit import (
 from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
 from poetc.program import Interpreter, Program, read_state, sample_inputs
-from poetc.runtime import STACK_BYTES
+from poetc.runtime import STACK_BYTES, WIDE_NESTED_STACK_BYTES
 from tests.program.models import Case, mlp, paged_decisions, state_paged_decisions, training_case
 from tests.support.kernels import CALLS, build_library
 
@@ -287,6 +287,8 @@ def test_stack_stays_within_what_is_promised(runtime_objects: list[Path]) -> Non
     heads = [frames.pop(f"poetc_op_linear_cross_entropy{part}") for part in ("", "_classes")]
     turned = next(name for name in frames if "add_turned" in name)  # in attention's gradient, which is made of products
     heads += [frames.pop("poetc_op_attention"), frames.pop("poetc_op_attention_grad") + frames.pop(turned)]
+    # Blocks of sums of coded weights: of processors with vectors, whose pointers have 64 bits.
+    coded = frames.pop("poetc_op_matmul_coded") + max(frames.pop(name) for name in list(frames) if ":coded_" in name)
     # Under poetc_stream are transfers, which call the store, and the kernel; never both at once.
     others = "poetc_stream", "poetc_rows", "poetc_write_piece"
     in_files = [name for name in frames if "poetc_stream.c:" in name or "poetc_rows.c:" in name]
@@ -304,6 +306,7 @@ def test_stack_stays_within_what_is_promised(runtime_objects: list[Path]) -> Non
     assert 0 < deepest + above("poetc_run") <= STACK_BYTES
     assert 0 < depth("poetc_run") <= STACK_BYTES
     assert 0 < min(heads) < nested <= NESTED_STACK_BYTES
+    assert nested < above("poetc_run") + windows + coded <= STACK_BYTES + WIDE_NESTED_STACK_BYTES
 
 
 def test_no_heap_and_no_mutable_globals(runtime_objects: list[Path]) -> None:

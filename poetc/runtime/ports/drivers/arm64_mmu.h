@@ -4,8 +4,17 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Called once on each processor, before main(): before it, the core refuses unaligned access to memory. */
 void poetc_map_memory(void);
+
+#ifdef __cplusplus
+}
+#endif
+
 #define ALIGNED_ACCESS __attribute__((target("strict-align")))
 
 enum { BLOCK = 1u << 0, DEVICE = 1u << 2, SHARED = 3u << 8, ACCESSED = 1u << 10 }; /* of an entry */
