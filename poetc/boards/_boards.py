@@ -22,7 +22,9 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """How a family of devices is built for. `build`: a program for an operating system, a library, or firmware.
+    """A family of devices, and how programs for it are compiled.
+
+    `build`: a program for an operating system, a library, or firmware.
 
     `exact_flags` are added where subnormal numbers count: for all numerics but `fast`. A file in `targets` has these
     fields; `{core}` in its flags stands for those of the core.

@@ -67,7 +67,7 @@ def resolve(
 
 
 def numerics_flags(numerics: Numerics) -> str:
-    """GCC's flags for a program of these numerics: its multiply-adds round as the source says."""
+    """GCC's flags for these numerics. It fuses no multiplication and addition by itself."""
     return "-ffp-contract=off" + " -DPOETC_FUSED" * (numerics != "separate")
 
 

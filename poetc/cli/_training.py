@@ -63,7 +63,7 @@ class TrainingDisplay:
         self._end_stages()
 
     def progress(self, text: str) -> None:
-        """A stage of the command: solving, compiling, ..."""
+        """Show the stage of the command, such as solving or compiling."""
         if self._say is not None:
             self._say(text)
 

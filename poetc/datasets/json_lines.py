@@ -19,7 +19,7 @@ _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a wor
 def read_json_lines(request: Request) -> Samples:
     """A table with the columns of a CSV file, or a key for each input: `{"x": [0.5, 1.5], "target": 3}`.
 
-    A key holds one kind of value in all lines. A mixture would leave its class to a guess.
+    A key holds one kind of value in all lines. Of a mixture nothing tells which values are classes.
     """
     path = request.path
     columns: dict[str, list[Any]] = {}

@@ -149,7 +149,7 @@ class Blocks:
 
 
 def thirds(extent: int, units: int) -> tuple[tuple[Range, int], ...]:
-    """The first block, one in between, and the last one, and how many there are of each."""
+    """Ranges of the first, a middle and the last block, each with the number of such blocks."""
     count = -(-extent // units)
     last = ((count - 1) * units, extent)
     if count == 1:
@@ -360,7 +360,7 @@ def passing_bytes(stream: Stream, blocks: Blocks) -> int:
 
 
 def are_made_once(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:
-    """Whether blocks of `units` make no part of a result more than once."""
+    """Whether blocks of `units` make each part of a result once, or add to it (`cut.fills`)."""
     several = {a for a, (axis, n) in enumerate(zip(cut.axes, units, strict=True)) if axis.extent > n}
     return cut.fills or not any(several - stream.axes for stream in streams if stream.writes)
 

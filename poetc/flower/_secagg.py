@@ -42,7 +42,7 @@ Client = TypeVar("Client", Participant, Board)
 
 
 def is_stage(message: Message) -> bool:
-    """Whether a message is one of the protocol's that no modifier of Flower has taken up."""
+    """Whether a message belongs to the protocol, and no modifier of Flower has handled it."""
     return Key.STAGE in message.content.config_records.get(RECORD_KEY_CONFIGS, {})
 
 

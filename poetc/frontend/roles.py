@@ -58,7 +58,7 @@ class ParameterDecision:
 
 
 def parameter_decisions(graph: Graph) -> tuple[ParameterDecision, ...]:
-    """The decision on every tensor with a value, in order of name."""
+    """The role of every tensor with a value, and its reason, in order of name."""
     uses = _Uses(graph)
     decisions = []
     for name, tensor in sorted(graph.tensors.items()):

@@ -115,7 +115,10 @@ def rounded(sums: Any, shift: int, rounding: str, most: int = LARGEST, most_shif
 
 
 def rescaled(sums: Any, sums_exponent: int, rounding: str, history: Any = None) -> tuple[Any, Any]:
-    """Sums that count for 2^sums_exponent as i8, with their scale. Raises ValueError where the exponent overflows."""
+    """`sums`, in units of 2^sums_exponent, as integers of 8 bits, with their scale.
+
+    Raises ValueError where the exponent overflows.
+    """
     bits, is_scanned = _bits_by(sums, history)
     shift = max(bits - VALUE_BITS, 0)
     q, clipped = rounded(sums, shift, rounding)

@@ -247,7 +247,7 @@ class Reduction(ABC, Generic[ChoiceT]):
         return None
 
     def usual(self, problem: Problem) -> Problem:
-        """A problem with the choice made for solvers that leave none open."""
+        """The problem with the usual option, for solvers that cannot choose."""
         return problem
 
     def frugal(self, problem: Problem) -> Problem:

@@ -259,7 +259,7 @@ def conv_grad_weight_packed(kernel: Kernel, m: Machine) -> Loops:
 
 
 def grad_weight(p: PackedGradWeight, m: Machine, most: int, moves: bool = False) -> Loops:
-    """Loops of at most so many columns at once; `moves`: the first block of sums is added to earlier sums too."""
+    """Loops where at most `most` columns run at once. `moves`: the first block, too, adds to earlier sums."""
     w, size, depth = p.convolution, p.workspace_floats, p.terms
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     if m.lanes == 16 and not w.is_pointwise and (done := _direct.grad_weight(w, size, depth)):

@@ -59,7 +59,7 @@ def in_any_order(op: Bound, before: Cut, behind: Cut) -> tuple[Cut, ...]:
 
 
 def summed(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
-    """Of a loss: blocks add to its sums."""
+    """The cuts of a loss, whose blocks add to its sums."""
     return tuple(replace(cut, fills=True) for cut in cuts)
 
 
