@@ -11,18 +11,18 @@ from poetc.devices.units import format_count
 Row = Mapping[str, Any]
 
 
-def estimate_text(found: Row) -> str:
+def estimate_text(answer: Row) -> str:
     """The answer of `poetc estimate`: budgets, inference, the largest batch, and ways to save."""
-    budgets = found["budgets"]
-    header = (f"on {found['device']}", *(b["name"] for b in budgets))
-    rows = [(label, *values) for label, values in _rows(found, budgets) if any(values)]
-    parts = [table(header, rows), fields(_beside(found))]
-    if found["ways"]:
-        parts.append(f"Options that would change this\n{_ways(found)}")
+    budgets = answer["budgets"]
+    header = (f"on {answer['device']}", *(b["name"] for b in budgets))
+    rows = [(label, *values) for label, values in _rows(answer, budgets) if any(values)]
+    parts = [table(header, rows), fields(_beside(answer))]
+    if answer["ways"]:
+        parts.append(f"Options that would change this\n{_ways(answer)}")
     return "\n\n".join(parts)
 
 
-def _rows(found: Row, budgets: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
+def _rows(answer: Row, budgets: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
     def of(text: Any) -> list[str]:
         return [text(b) for b in budgets]
 
@@ -37,7 +37,7 @@ def _rows(found: Row, budgets: Sequence[Row]) -> Iterator[tuple[str, list[str]]]
     yield "  on guesses", of(lambda b: _guessed(b, "energy"))
     yield "recomputed", of(lambda b: f"{b['recomputes']:,}" if b["recomputes"] else "")
     yield "pages out, in", of(lambda b: f"{b['page_outs']:,}, {b['page_ins']:,}" if b["page_ins"] else "")
-    steps, epochs = found["steps_per_epoch"], found["epochs"]
+    steps, epochs = answer["steps_per_epoch"], answer["epochs"]
     if steps is not None:
         yield f"epoch, {format_count(steps, 'step')}", of(lambda b: duration(b["epoch_ns"]))
         if epochs is not None:
@@ -52,15 +52,15 @@ def _rows(found: Row, budgets: Sequence[Row]) -> Iterator[tuple[str, list[str]]]
     yield "steps of a battery", of(lambda b: _count(b["steps_per_battery"]))
 
 
-def _beside(found: Row) -> Iterator[tuple[str, str]]:
-    ratio = found["training_to_inference"]
-    yield "RAM of the device", size(found["ram_bytes"])
-    yield "inference peak", f"{size(found['inference_peak_bytes'])}  (keep-all training takes {ratio:.2f}x)"
-    tight = [b["name"] for b in found["budgets"] if b["ram_bytes"] < found["inference_peak_bytes"]]
+def _beside(answer: Row) -> Iterator[tuple[str, str]]:
+    ratio = answer["training_to_inference"]
+    yield "RAM of the device", size(answer["ram_bytes"])
+    yield "inference peak", f"{size(answer['inference_peak_bytes'])}  (keep-all training takes {ratio:.2f}x)"
+    tight = [b["name"] for b in answer["budgets"] if b["ram_bytes"] < answer["inference_peak_bytes"]]
     if tight:
         names = " and ".join(f"{name!r}" for name in tight)
         yield "predictions", f"take more than {names} with all kept: poetc solve says whether a schedule of them fits"
-    batch = found["largest_batch"]
+    batch = answer["largest_batch"]
     if batch is not None:
         bound = (
             f"none above {batch['bound']:,} fits without streams" if batch["bound"] < batch["most"] else "any may fit"
@@ -69,12 +69,12 @@ def _beside(found: Row) -> Iterator[tuple[str, str]]:
         yield "largest batch", f"{kept}; {bound}; --largest-batch searches between them"
 
 
-def _ways(found: Row) -> str:
-    keep = found["budgets"][-1]
-    ways = [way for way in found["ways"] if not way["refused"]]
+def _ways(answer: Row) -> str:
+    keep = answer["budgets"][-1]
+    ways = [way for way in answer["ways"] if not way["refused"]]
     as_it_is = {
-        "least_bytes": found["budgets"][0]["ram_bytes"],
-        "least_whole_bytes": found["least_without_streams_bytes"],
+        "least_bytes": answer["budgets"][0]["ram_bytes"],
+        "least_whole_bytes": answer["least_without_streams_bytes"],
         **{key: keep[key] for key in ("time_ns", "energy_pj")},
         "keep_all_peak_bytes": keep["ram_bytes"],
     }
@@ -91,18 +91,18 @@ def _ways(found: Row) -> str:
         shown = (f"{show(way[key])} {_change(way[key], as_it_is[key])}" for key, _, show in columns)
         rows.append((way["options"], *shown))
     text = table(("option", *(title for _, title, _ in columns)), rows)
-    refused = [(way["options"], way["refused"]) for way in found["ways"] if way["refused"]]
+    refused = [(way["options"], way["refused"]) for way in answer["ways"] if way["refused"]]
     return text if not refused else f"{text}\n\n{fields((f'not {options}', why) for options, why in refused)}"
 
 
-def boards_text(found: Row) -> str:
+def boards_text(answer: Row) -> str:
     """Boards that the training fits first, by the energy of a step."""
-    steps, epochs = found["steps_per_epoch"], found["epochs"]
+    steps, epochs = answer["steps_per_epoch"], answer["epochs"]
     run = () if steps is None else ("epoch" if epochs is None else f"{epochs} epochs", "energy")
-    charge = () if found["battery_pj"] is None else ("steps of a battery",)
+    charge = () if answer["battery_pj"] is None else ("steps of a battery",)
     header = ("device", "fits", "RAM", "least", "keep-all", "step", "energy", *run, *charge)
     rows = []
-    for b in found["boards"]:
+    for b in answer["boards"]:
         of_run = (duration(b["run_ns"]) or "-", energy(b["run_pj"]) or "-") if run else ()
         of_charge = (_count(b["steps_per_battery"]) or "-",) if charge else ()
         fits = b["schedule"] if b["fits"] else f"no: {b['schedule']}"

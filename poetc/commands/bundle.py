@@ -10,7 +10,7 @@ from typing import Any
 from poetc import emit, reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands.best_updates import settled
-from poetc.commands.encodings import as_exactly_as_works, is_lossy, made, offers_of, require_exact
+from poetc.commands.encodings import as_exactly_as_works, encoded_step, is_lossy, offers_of, require_exact
 from poetc.commands.encodings import summary_of as summary_of_encodings
 from poetc.commands.parts import MOST_OPERATORS
 from poetc.commands.programs import POINTER_BYTES, switches_of
@@ -233,7 +233,7 @@ def _encoded(
     planner = request.planner(request.options.time_limit_s, progress, offers=offers)
     solution = planner.solve(replace(problem, budget_bytes=budget_bytes))
     choice = Saved.option(solution) or ()
-    return made(step, choice), Saved(offers).fix(problem, choice), summary_of_encodings(step, solution)
+    return encoded_step(step, choice), Saved(offers).fix(problem, choice), summary_of_encodings(step, solution)
 
 
 def _budgets(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poetc.commands.best_updates import settled
-from poetc.commands.encodings import encodings_of, is_lossy, made, require_exact
+from poetc.commands.encodings import encoded_step, encodings_of, is_lossy, require_exact
 from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, read_problem, training_graph, ways_of
 from poetc.devices import AUTO, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
@@ -104,7 +104,7 @@ def _step(request: ModelRequest) -> TrainingGraph:
         return step
     if request.training.saved not in FORMATS:
         require_exact(request, "poetc compare compares schedules of one step; name a format")
-    return made(step, tuple(range(len(encodings_of(step)))))
+    return encoded_step(step, tuple(range(len(encodings_of(step)))))
 
 
 KIND = Kind("comparison.json", "files of poetc compare")

@@ -84,10 +84,10 @@ def offers_of(
 
     def built(choice: Encodings) -> Problem:
         if build is not None:
-            return build(made(step, choice))
+            return build(encoded_step(step, choice))
         other_processors = [p.name for p in problem.processors[1:]]
         return build_problem(
-            made(step, choice),
+            encoded_step(step, choice),
             profile,
             budget_bytes=problem.budget_bytes,
             paging=paging,
@@ -100,7 +100,7 @@ def offers_of(
     return (EncodingSpace(exact=problem, build=built, tensors=tensors, proposals=proposals, streams=streams),)
 
 
-def made(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:
+def encoded_step(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:
     """The step with the encodings that were chosen."""
     encodings = encodings_of(step)
     return passes.encoded(step, [encodings[i] for i in choice or ()])
@@ -108,7 +108,7 @@ def made(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:
 
 def steps_of(step: TrainingGraph | None, offers: Sequence[EncodingSpace]) -> tuple[TrainingGraph | None, ...]:
     """The step, and those that have the encodings that are proposed where operands have to be streamed."""
-    return (step, *(made(step, c) for o in offers if o.streams and step is not None for c in o.proposals))
+    return (step, *(encoded_step(step, c) for o in offers if o.streams and step is not None for c in o.proposals))
 
 
 def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str,
     encodings, choice = encodings_of(step), Saved.option(solution)
     by_name = {op.name: op.energy_pj for op in solution.problem.operators}
     spent_pj: dict[str, int] = {}
-    for op in made(step, choice).operators if choice else ():
+    for op in encoded_step(step, choice).operators if choice else ():
         spent_pj |= {t: spent_pj.get(t, 0) + by_name[op.name] for t in (*op.inputs, *op.outputs) if op.kind in CODERS}
     return [
         {

@@ -15,7 +15,7 @@ from typing import Any
 from poetc.artifact import Artifact
 from poetc.commands.analyze import Analyzed, at_least_ram
 from poetc.commands.band import ENDS, SECTIONS, priced_as
-from poetc.commands.encodings import made
+from poetc.commands.encodings import encoded_step
 from poetc.commands.facts import decided
 from poetc.commands.from_profile import guesses_of, wear_of
 from poetc.commands.largest_batch import MOST_BATCH
@@ -222,7 +222,7 @@ def _budget(
     solution = replace(solution, problem=replace(solution.problem, budget_bytes=needed))
     problem, schedule = solution.problem, solution.schedule
     trace = verify(problem, schedule)
-    graph = made(step.graph, Saved.option(solution))
+    graph = encoded_step(step.graph, Saved.option(solution))
     streams = _streams(known.profile, step, graph, solution)
     low, high = (ends[end].trace(graph, solution, streams) for end in ENDS)
     wear = wear_of(problem, schedule, known.profile, trace.time_ns)

@@ -297,7 +297,7 @@ def _solve_read(
         smallest_ram=search,
         search_s=search_s,
         graph=None if step is None else step.model,
-        step=None if graph is None else encodings.made(graph, Saved.option(solution)),
+        step=None if graph is None else encodings.encoded_step(graph, Saved.option(solution)),
         profile=profile,
         plain=(problem_as_asked, graph_as_asked),
         keep_all_bytes=keep_all_peak_bytes(problem_as_asked),
@@ -384,7 +384,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         smallest_ram=_search(request, planner.inner, step.problem, step, search_s, stop_at),
         search_s=search_s,
         graph=step.model,
-        step=encodings.made(step.graph, Saved.option(solution)),
+        step=encodings.encoded_step(step.graph, Saved.option(solution)),
         profile=profile,
         plain=(whole.problem, whole.graph),
         keep_all_bytes=keep_all_bytes,
@@ -448,7 +448,7 @@ def solve_budgets(
         asked = _encoded(offers, _in_way(asked, ways, point.solution), point.solution)
         saved = encodings.summary_of(step, point.solution)
         notes = reporting.choice_notes(asked, point.solution, saved)
-        encoded = None if step is None else encodings.made(step, Saved.option(point.solution))
+        encoded = None if step is None else encodings.encoded_step(step, Saved.option(point.solution))
         found = (point.solution, encoded, profile, smallest, started, notes, saved)
         answers.append(summary_of(request, asked, keep_all_bytes, *found))
     return answers

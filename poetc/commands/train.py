@@ -232,7 +232,7 @@ def train(
 
 def _train(
     request: TrainRequest,
-    given: Artifact | None,
+    solved_before: Artifact | None,
     model: Path,
     checkpoint: Checkpoint | None,
     watcher: Watcher,
@@ -242,7 +242,7 @@ def _train(
 ) -> dict[str, Any] | None:
     schedule, store = rates.parse(request.schedule), CheckpointStore(request.directory)
     progress("reading the data")
-    asked, asked_step = _graph_to_train(request, given)
+    asked, asked_step = _graph_to_train(request, solved_before)
     request, asked_step = _with_facts_of_data(request, asked, asked_step, note)
     losses = Loss.of(asked_step, asked)
     warnings = advice.of_model(asked, asked_step.options)
@@ -279,7 +279,7 @@ def _train(
         require_same_data(request, checkpoint, identity)
         note(position(request, checkpoint))
         schedule_from = go_on(request, checkpoint, batches.count, note)
-    solved = given or _solved(request, progress, note)
+    solved = solved_before or _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
     options = LoopOptions(
         epochs=request.epochs,
@@ -295,7 +295,7 @@ def _train(
     if checkpoint is None and step.options["batch_norm"] == "restore":
         progress("measuring the layers' outputs")
         solved = with_statistics(solved, batches)
-        if given is None:  # so that it can be emitted for a board
+        if solved_before is None:  # so that it can be emitted for a board
             artifact.write(solved, request.directory / SOLVED, reports(solved), force=True)
     if checkpoint is None:
         progress("trying the way out")
@@ -389,11 +389,11 @@ def _rate(request: TrainRequest, step: TrainingGraph) -> float:
 
 
 def _graph_to_train(
-    request: TrainRequest, given: Artifact | None, load: Callable[[ModelRequest], Graph] = load_model
+    request: TrainRequest, solved_before: Artifact | None, load: Callable[[ModelRequest], Graph] = load_model
 ) -> tuple[Graph, TrainingGraph]:
     """The model and its training step, before anything is solved, so that a fault of the data is reported at once."""
-    if given is not None:
-        return model_of(given), graph_of(given)
+    if solved_before is not None:
+        return model_of(solved_before), graph_of(solved_before)
     assert not isinstance(request.source, Path)
     model = request.source.model
     train = "all" if request.source.is_best else model.training.train  # which set is the best is not known yet

@@ -176,7 +176,7 @@ class _Joining:
             tensor = before
         return None
 
-    def _masked(self, op: Operator, found: _Scores) -> str | None:
+    def _masked(self, op: Operator, scores: _Scores) -> str | None:
         """Take the mask of the operator; returns the scores without it, None if that cannot be."""
         shape = self.tensors[op.outputs[0]].shape
         if op.kind == "Where":
@@ -185,20 +185,20 @@ class _Joining:
             if self.tensors[tensor].shape != shape or fill is None or fill.size != 1:
                 return None
             value, given = float(fill.reshape(-1)[0]), self._constant(condition)
-            if given is not None and self._take_band((given != 0) != hidden, value, shape, found):
+            if given is not None and self._take_band((given != 0) != hidden, value, shape, scores):
                 return tensor
             if hidden and (no := self.maker.get(condition)) is not None and no.kind == "Not":
                 condition, hidden = no.inputs[0], False
-            return tensor if not hidden and self._take_mask(condition, shape, found, value) else None
+            return tensor if not hidden and self._take_mask(condition, shape, scores, value) else None
         for tensor, mask in (op.inputs, op.inputs[::-1]):
             if self.tensors[tensor].shape != shape or not self._are_scores(tensor):
                 continue
             given = self._constant(mask)
             if given is not None and ((given == 0) | (given <= _NOTHING)).all():
                 most = float(given.max(where=given < 0, initial=-np.inf))
-                if self._take_band(given == 0, most, shape, found):
+                if self._take_band(given == 0, most, shape, scores):
                     return tensor
-            return tensor if self._take_mask(mask, shape, found, -math.inf) else None
+            return tensor if self._take_mask(mask, shape, scores, -math.inf) else None
         return None
 
     def _are_scores(self, tensor: str) -> bool:
@@ -217,7 +217,7 @@ class _Joining:
         hides = self.tensors[first].type.elements == 1
         return second if hides else first, condition, first if hides else second, hides
 
-    def _take_mask(self, mask: str, shape: Ints, found: _Scores, hides: float) -> bool:
+    def _take_mask(self, mask: str, shape: Ints, scores: _Scores, hides: float) -> bool:
         """A number that is added to a score, or a byte that hides it.
 
         None hides keys for good that a band hides, too: a query of which both hide all keys would have other shares.
@@ -225,14 +225,14 @@ class _Joining:
         while (op := self.maker.get(mask)) is not None and op.kind == "Expand":  # the numbers before they are copied
             mask = op.inputs[0]
         type = self.tensors[mask].type
-        if found.mask is not None or mask in self.moving or type.dtype not in (DType.F32, DType.U8):
+        if scores.mask is not None or mask in self.moving or type.dtype not in (DType.F32, DType.U8):
             return False
         if math.prod(np.broadcast_shapes(type.shape, shape)) != math.prod(shape):
             return False
-        found.mask, found.shape, found.hides = (mask, broadcast_strides(type.shape, shape)), shape, hides
+        scores.mask, scores.shape, scores.hides = (mask, broadcast_strides(type.shape, shape)), shape, hides
         return True
 
-    def _take_band(self, seen: Array, value: float, shape: Ints, found: _Scores) -> bool:
+    def _take_band(self, seen: Array, value: float, shape: Ints, scores: _Scores) -> bool:
         """Whether the same keys near each query are seen in all heads: two numbers tell them. Others score `value`."""
         matrices = seen.reshape(-1, *(1, 1, *seen.shape)[-2:])
         keys = np.broadcast_to(matrices[0], shape[-2:])
@@ -243,8 +243,8 @@ class _Joining:
         low, high = _band(keys)
         if (keys != _seen_in(low, high, keys.shape)).any():
             return False
-        found.is_finite |= value > -math.inf
-        found.bands.append((low, high))
+        scores.is_finite |= value > -math.inf
+        scores.bands.append((low, high))
         return True
 
     def _constant(self, tensor: str) -> Array | None:
@@ -262,14 +262,14 @@ class _Joining:
 
     # --- the operator ---
 
-    def _joined(self, first: Operator, found: _Scores, second: Operator) -> tuple[Operator, Operator] | None:
+    def _joined(self, first: Operator, scores: _Scores, second: Operator) -> tuple[Operator, Operator] | None:
         one, two = bind(first, self.tensors), bind(second, self.tensors)
         *lead, queries, keys = one.outputs[0].shape
         size, width = one.inputs[0].shape[-2 if one.get_int("trans_a") else -1], two.outputs[0].shape[-1]
         heads = math.prod(lead)
         if any(math.prod(t.shape[:-2]) != heads for t in (*one.inputs, two.inputs[1])):
             return None
-        if found.bands and found.mask is not None and (found.is_finite or found.hides > -math.inf):
+        if scores.bands and scores.mask is not None and (scores.is_finite or scores.hides > -math.inf):
             return None
         operands = (
             (first.inputs[0], (queries, size), bool(one.get_int("trans_a"))),
@@ -295,20 +295,20 @@ class _Joining:
             "shape": self.tensors[last.outputs[0]].shape,
             "alpha": one.get_float("alpha", 1.0),
         }
-        if found.cap is not None:
-            attributes["cap"], attributes["capped"] = found.cap
-        if found.bands:
-            band = max(low for low, _ in found.bands), min(high for _, high in found.bands)
-            if found.is_finite and not _seen_in(*band, (queries, keys)).any(axis=1).all():
+        if scores.cap is not None:
+            attributes["cap"], attributes["capped"] = scores.cap
+        if scores.bands:
+            band = max(low for low, _ in scores.bands), min(high for _, high in scores.bands)
+            if scores.is_finite and not _seen_in(*band, (queries, keys)).any(axis=1).all():
                 return None  # a query of which the bands together hide all keys has other shares
             attributes["band"] = band
         inputs = [q.tensor, k.tensor, v.tensor]
-        if found.mask is not None:
-            mask, steps = found.mask
-            seen = view_steps(found.shape, steps, (*own, queries, keys))
+        if scores.mask is not None:
+            mask, steps = scores.mask
+            seen = view_steps(scores.shape, steps, (*own, queries, keys))
             if seen is None:
                 return None
-            attributes |= {"mask": seen, "hides": found.hides}
+            attributes |= {"mask": seen, "hides": scores.hides}
             inputs.append(mask)
         name = f"Attention({last.outputs[0]})"
         new = replace(

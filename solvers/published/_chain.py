@@ -79,7 +79,9 @@ def chain_of(model: Model, solver: str) -> Chain:
 
 def _block_ends(model: Model, parts: Split) -> Iterator[tuple[int, tuple[int, ...]]]:
     """The last forward operator and the boundary of each block."""
-    last_use = {t: max((u for u in model.consumers[t] if u in parts.to_loss), default=-1) for t in parts.made}
+    last_use = {
+        t: max((u for u in model.consumers[t] if u in parts.to_loss), default=-1) for t in parts.forward_tensors
+    }
     open_tensors: set[int] = set()
     previous: tuple[int, tuple[int, ...]] | None = None
     # The loss makes the gradient that the last block starts from: it is no block of its own.

@@ -176,7 +176,7 @@ def run(baseline: Baseline, *, exact: bool, limit: int) -> None:
             continue
         previous = path
         keep = kept_by(graph, model, [lower_sets[j] for j in path])
-        keep |= {t for t in parts.made if model.producer[t] not in parts.to_loss}
+        keep |= {t for t in parts.forward_tensors if model.producer[t] not in parts.to_loss}
         try:
             if baseline.offer(run_static(model, parts, keep), f"{len(path) - 1} segments"):
                 break

@@ -17,16 +17,16 @@ from poetc.solvers.published._tape import Tape
 class Split:
     """A training step. `forward` are the operators of forward passes and losses; those before `cut` are of the first.
 
-    `turn`: by tensor of `made`, the first backward operator behind the forward pass that makes it.
+    `turn`: by tensor of `forward_tensors`, the first backward operator behind the forward pass that makes it.
     """
 
     cut: int
     forward: tuple[int, ...]
     turn: dict[int, int]
-    made: tuple[int, ...]  # tensors that the forward operators make
-    saved: tuple[int, ...]  # those of `made` that are read after their turn
-    optional: frozenset[int]  # those of `made` that a method may give up: recomputable, not wanted at the end
-    last_forward_use: dict[int, int]  # by tensor of `made`, the last reader before its turn, or the producer
+    forward_tensors: tuple[int, ...]  # tensors that the forward operators make
+    saved: tuple[int, ...]  # those that are read after their turn
+    optional: frozenset[int]  # those that a method may give up: recomputable, not wanted at the end
+    last_forward_use: dict[int, int]  # by forward tensor, the last reader before its turn, or the producer
     to_loss: frozenset[int]  # forward operators that the loss depends on
 
 
@@ -116,7 +116,7 @@ def run_static(
     recomputed on demand. `retain`: a tensor that was brought back is held until its last use. Otherwise only those are
     that the operator reads for which they were brought back, and tensors made on the way go at once.
     """
-    given_up = [t for t in parts.made if (t in parts.optional and t not in keep) or t in page]
+    given_up = [t for t in parts.forward_tensors if (t in parts.optional and t not in keep) or t in page]
     held = set(keep)
 
     def forgotten(v: int, brought: set[int]) -> list[int]:

@@ -113,7 +113,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     parts = split(model, INFO.name, every_part=True)
     if baseline.offer(model.keep_all(), "nothing to do"):
         return baseline.finish()
-    outputs, saved = set(parts.made), set(parts.saved)
+    outputs, saved = set(parts.forward_tensors), set(parts.saved)
     page: set[int] = set()
     redo: set[int] = set()
 

@@ -47,7 +47,7 @@ def checkpointed(model: Model, parts: Split, checkpoints: Sequence[int]) -> list
     """
     last = max(checkpoints, default=-1)
     keep = {t for v in checkpoints for t in model.outputs[v]}
-    keep.update(t for t in parts.made if model.producer[t] > last)
+    keep.update(t for t in parts.forward_tensors if model.producer[t] > last)
     return run_static(model, parts, keep)
 
 

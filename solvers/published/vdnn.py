@@ -41,7 +41,7 @@ def offload(baseline: Baseline, parts: Split, maps: list[int]) -> Schedule:
     """Apply the dynamic policy to `maps`."""
     model = baseline.model
     page = set[int]()
-    everything = set(parts.made)
+    everything = set(parts.forward_tensors)
 
     def offer(chosen: set[int]) -> bool:
         try:

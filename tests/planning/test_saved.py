@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from poetc.commands.encodings import encodings_of, made, offers_of
+from poetc.commands.encodings import encoded_step, encodings_of, offers_of
 from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
 from poetc.planning import Planner, Solution, reductions
@@ -98,7 +98,7 @@ def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: EncodingSpace)
     step = step_of(pooled(), saved="off")
     assert encodings_of(step) == ()
     assert offers_of(step, PROFILE, offer.exact, None) == ()
-    assert made(step, ()) is step
+    assert encoded_step(step, ()) is step
     problem = replace(offer.exact, budget_bytes=10**6)
     planner = Planner(options=OPTIONS, solver="dtr", reductions=reductions("ram", offers=[offer]))
     assert planner.solve(problem).choices["saved"] == ()

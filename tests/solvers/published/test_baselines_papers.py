@@ -249,7 +249,7 @@ def test_kusumoto_exact_is_the_best_choice_of_checkpoints() -> None:
         parts = _training.split(baseline.model, "test")
         for kept in range(1 << 7):
             checkpoints = {k + 1 for k in range(7) if kept >> k & 1}
-            tail = {t for t in parts.made if t > max(checkpoints, default=0)}
+            tail = {t for t in parts.forward_tensors if t > max(checkpoints, default=0)}
             baseline.offer(_training.run_static(baseline.model, parts, checkpoints | tail), "")
         if baseline.best is None:
             continue

@@ -38,8 +38,8 @@ def test_each_part_has_a_forward_pass() -> None:
     assert operators[second - 1].phase == "loss"
     assert not any(operators[v].phase == "backward" for v in both.forward)
     assert sum(op.phase == "loss" for op in operators) == sum(operators[v].phase == "loss" for v in both.forward)
-    assert set(one.made) < set(both.made)
-    assert all(both.last_forward_use[t] < both.turn[t] for t in both.made)
+    assert set(one.forward_tensors) < set(both.forward_tensors)
+    assert all(both.last_forward_use[t] < both.turn[t] for t in both.forward_tensors)
 
 
 def test_a_whole_batch_has_one_forward_pass() -> None:
