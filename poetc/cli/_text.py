@@ -466,7 +466,7 @@ def train_text(document: Mapping[str, Any]) -> str:
         (
             ("written to", document["output"]),
             ("best epoch", f"{best} of {len(epochs)}" + ("  (stopped early)" if document["stopped_early"] else "")),
-            ("training loss", " ->  ".join(f"{r['loss']:.4f} " for r in trained).rstrip()),
+            ("training loss", "  ->  ".join(f"{r['loss']:.4f}" for r in trained)),
             ("validation loss", change("loss", ".4f")),
             ("accuracy", change("accuracy", ".1%")),
             *((name, change(name, ".1%" if name.startswith("top") else ".4g")) for name in others),

@@ -129,7 +129,7 @@ def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:
     """
     problem, at = solved.problem, solved.trace.peak_action
     held = [(problem.tensors[t], facts.categories[t].value) for t in solved.trace.resident_at(at)]
-    rows = [(tensor.name, what, tensor.size_bytes) for tensor, what in held if tensor.size_bytes]
+    rows = [(tensor.name, category, tensor.size_bytes) for tensor, category in held if tensor.size_bytes]
     match solved.schedule.actions[at]:
         case Compute(index) if problem.operators[index].workspace_bytes:
             op = problem.operators[index]

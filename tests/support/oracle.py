@@ -201,7 +201,7 @@ class _Moves:
         return tuple(PageIn(t) for t in _bits(fetched)), sum(t.page_in_pj for t in tensors), time
 
     def page_outs(self, leaving: int, store: int) -> Iterator[tuple[int, tuple[Action, ...], int, int]]:
-        """Every choice of what to page out of what leaves RAM: (tensors, actions, energy, time)."""
+        """Every set of pages among the tensors that leave RAM: (tensors, actions, energy, time)."""
         tensors = self.problem.tensors
         able = [t for t in _bits(leaving & ~store) if tensors[t].pageable] if self.pages else []
         for choice in range(1 << len(able)):

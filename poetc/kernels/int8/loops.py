@@ -111,10 +111,9 @@ def _products(m: Machine, rows: int, columns: int, depth: int) -> Loops:
     """add_products of packed rows and columns."""
     step = m.integer_columns
     whole, rest = divmod(columns, step)
-    pairs, odd = divmod(rows, m.integer_rows)
-    odd = min(odd, 1)
-    blocks = whole * pairs
-    apart = whole * odd + (pairs + odd if rest else 0)  # blocks whose sums are not all wanted
+    full, odd = rows // m.integer_rows, int(rows % m.integer_rows > 0)
+    blocks = whole * full
+    apart = whole * odd + (full + odd if rest else 0)  # blocks whose sums are not all wanted
     unit = m.integer_terms
     loops: Loops = {
         "int8_product.call": 1,
