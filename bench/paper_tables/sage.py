@@ -1,7 +1,7 @@
 """Sage: the RAM of a step under each of its means. Gim and Ko, MobiSys 2022, figures 7 to 9.
 
 Without paging, as in the paper. The least RAM of a method is that of its schedule at the smallest budget of BUDGETS
-that it fits. *Static* is a fixed rule, *dynamic* goes as far as the budget asks.
+that it fits, or of BUDGETS_OF_ONE. *Static* is a fixed rule, *dynamic* goes as far as the budget asks.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ BATCH = 32
 PARTS = 4  # of static accumulation
 WHOLE = "100%"
 BUDGETS = "100%,80%,60%,50%,42%,36%,30%,25%,21%,18%,15%,12%,10%,8%"
+BUDGETS_OF_ONE = "100%,92%,86%,80%,74%,68%,60%,50%"  # of one sample a part: most of that is weights and their gradients
+LIMIT_S, LIMIT_OF_ONE_S = "3", "20"  # a part of one sample makes a step of 10,000 to 50,000 operators
 COMMON = ("compare", "--device", "snapdragon865", "--processors", "main", "--no-paging", "--state", "ram")
 SWITCHED = ("mobilenetv2_cifar", "resnet18_cifar")
 SWITCHES = ("80%:50%@25%", "80%:50%@50%", "80%:50%@75%")
 
 
-def _words(budgets: str, solvers: str, *more: str) -> tuple[str, ...]:
-    return (*COMMON, "--batch", str(BATCH), "--budgets", budgets, "--solvers", solvers, "--time-limit", "3", *more)
+def _words(budgets: str, solvers: str, limit_s: str, *more: str) -> tuple[str, ...]:
+    return (*COMMON, "--batch", str(BATCH), "--budgets", budgets, "--solvers", solvers, "--time-limit", limit_s, *more)
 
 
 def runs(_: float) -> Iterator[Run]:
     for network in NETWORKS:
-        yield Run("sage", f"{network} plain", _words(WHOLE, "keep_all", "--no-fusion"), network)
-        yield Run("sage", f"{network} fused", _words(BUDGETS, "keep_all,chen,sage"), network)
+        yield Run("sage", f"{network} plain", _words(WHOLE, "keep_all", LIMIT_S, "--no-fusion"), network)
+        yield Run("sage", f"{network} fused", _words(BUDGETS, "keep_all,chen,sage", LIMIT_S), network)
         four = ("--micro-batches", str(PARTS))
-        yield Run("sage", f"{network} parts", _words(WHOLE, "keep_all", *four), network)
+        yield Run("sage", f"{network} parts", _words(WHOLE, "keep_all", LIMIT_S, *four), network)
         one = ("--micro-batches", str(BATCH))
-        yield Run("sage", f"{network} one", _words(BUDGETS, "keep_all,sage,poetc", *one), network)
+        yield Run(
+            "sage", f"{network} one", _words(BUDGETS_OF_ONE, "keep_all,sage,poetc", LIMIT_OF_ONE_S, *one), network
+        )
 
 
 def _least(found: dict[str, object], solver: str) -> int | None:

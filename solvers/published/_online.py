@@ -9,11 +9,13 @@ long as an evicted one can be made from it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from poetc.errors import LimitError
 from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._remaking import Remaking
 from poetc.solvers.published._settings import ONLINE
 from poetc.solvers.published._tape import Irretrievable
 
@@ -28,8 +30,10 @@ class Rules:
     """
 
     score: Score
+    is_fixed: bool = False  # the score of a tensor never changes
     recompute: bool = True
     pageable: Collection[int] = ()
+    held: Collection[int] = ()  # tensors that are never evicted
     give_up: Sequence[tuple[int, Collection[int]]] = ()  # (after operator, tensors that go in any case)
     # By operator, further tensors that must be alive for it.
     also_reads: Mapping[int, Collection[int]] = field(default_factory=dict)
@@ -72,6 +76,11 @@ class Online:
         for uses in self.uses:
             uses.sort()
         self.readers_left = [len(uses) for uses in self.uses]
+        self.remaking = Remaking(model, self.resident | self.stored)
+        self._missing: set[int] = set()  # tensors that left while they were still read, and are not back
+        self._place = self._places() if rules.is_fixed else []
+        self._first_to_go = sorted(self._place[t] for t in self.resident) if rules.is_fixed else []
+        self._tensor_at = {place: t for t, place in enumerate(self._place)}
         self._version = 0  # of the set of resident tensors: caches of scores depend on it
         self._closures: dict[int, tuple[int, float]] = {}
 
@@ -175,9 +184,17 @@ class Online:
                 self.locks[t] += 1
         return self.codes
 
-    def drop(self, tensors: Iterable[int]) -> None:
-        for t in tensors:
-            if t in self.resident and not self.locks[t] and self.closure(t) is not None:
+    def _places(self) -> list[int]:
+        """By tensor, its place in the order of scores, which never change."""
+        scored = sorted((self.rules.score(self, t), t) for t in range(self.model.n_tensors))
+        place = [0] * len(scored)
+        for k, (_, t) in enumerate(scored):
+            place[t] = k
+        return place
+
+    def drop(self, tensors: Collection[int]) -> None:
+        for t in self.resident.intersection(tensors):
+            if not self.locks[t] and self.remaking.may(t):
                 self._leave(t)
 
     def _with_inputs(self, v: int, *, first: bool) -> None:
@@ -223,13 +240,17 @@ class Online:
         if first:
             for t in (*model.inputs[v], *self.rules.also_reads.get(v, ())):
                 self.readers_left[t] -= 1
-        self.gone.update(model.overwritten[v])
+        for i in model.overwritten[v]:
+            self.gone.add(i)
+            self.remaking.is_gone(i)
         for t in model.inputs[v]:
             self.accessed[t] = self.clock
         for o in model.outputs[v]:
             self._enter(o)
             if model.ends_on_store[o]:
                 self._page_out(o)
+        if first:
+            self.remaking.executes(v)
         for o in model.outputs[v]:
             self._release(o)
 
@@ -244,7 +265,7 @@ class Online:
 
     def _is_last_source(self, t: int) -> bool:
         """Whether `t` cannot be made again, and an evicted tensor that is still read can be made from it alone."""
-        if self.closure(t) is not None:
+        if self.remaking.may(t):
             return False
         seen, below = {t}, [t]
         while below:
@@ -276,7 +297,6 @@ class Online:
         locked = [u for v in order for u in model.inputs[v]] + [t]
         for u in locked:
             self.locks[u] += 1
-        pending = list(locked[:-1])
         for v in order:
             if not all(o in self.resident for o in model.outputs[v]):
                 for u in model.inputs[v]:
@@ -284,7 +304,6 @@ class Online:
                 self._execute(v, first=False)
             for u in model.inputs[v]:
                 self.locks[u] -= 1
-                pending.remove(u)
                 self._release(u)
         self.locks[t] -= 1
 
@@ -306,12 +325,9 @@ class Online:
 
     def _lost_with(self, readers: set[int]) -> int | None:
         """The first tensor that is not in RAM, is still read, and can be made by `readers` alone."""
-        model = self.model
-        for t in range(model.n_tensors):
-            p = model.producer[t]
-            if p < 0 or not self.executed[p] or t in self.resident or t in self.stored or not self.alive(t):
-                continue
-            if t in self.gone:
+        self._missing = {t for t in self._missing if self.alive(t)}
+        for t in sorted(self._missing):
+            if t in self.stored or t in self.gone:
                 continue
             operators = self.closure(t)
             if operators is not None and operators & readers:
@@ -321,11 +337,11 @@ class Online:
     # --- coming and going ---
 
     def evictable(self, t: int) -> bool:
-        if self.locks[t] or t in self.pinned or t not in self.resident:
+        if self.locks[t] or t in self.pinned or t in self.rules.held or t not in self.resident:
             return False
         if t in self.stored or t in self.rules.pageable:
             return True
-        if not self.rules.recompute or self.ancestors_cost(t) == float("inf"):
+        if not self.rules.recompute or not self.remaking.may(t):
             return False
         return not self.closing or not self.closing & (self.closure(t) or set())
 
@@ -335,29 +351,48 @@ class Online:
             if unneeded:
                 self._leave(unneeded[0])
                 continue
-            candidates = [t for t in self.resident if self.model.size[t] and self.evictable(t)]
-            if not candidates:
+            t = self._least()
+            if t is None:
                 name = self.baseline.info.name
                 self.baseline.refusal = f"nothing is left to evict where {self.used + size} bytes are needed"
                 raise Irretrievable(f"{name}: {self.baseline.refusal}, the budget leaves {self.capacity}")
-            t = min(candidates, key=lambda u: (self.rules.score(self, u), u))
             if t in self.rules.pageable and t not in self.stored and self.alive(t):
                 self._page_out(t)
             self._leave(t)
+
+    def _least(self) -> int | None:
+        """The evictable tensor of the least score; None if there is none."""
+        size = self.model.size
+        if self.rules.is_fixed:
+            ordered = (self._tensor_at[place] for place in self._first_to_go)
+            return next((t for t in ordered if size[t] and self.evictable(t)), None)
+        candidates = (t for t in self.resident if size[t] and self.evictable(t))
+        return min(candidates, key=lambda u: (self.rules.score(self, u), u), default=None)
 
     def _page_out(self, t: int) -> None:
         if t not in self.stored:
             self.codes.append(self.model.n_ops + self.model.n_tensors + t)
             self.stored.add(t)
+            self.remaking.comes(t)
 
     def _leave(self, t: int) -> None:
         self.resident.discard(t)
         self.kept.discard(t)
         self.used -= self.model.size[t]
         self._version += 1
+        if self.rules.is_fixed:
+            del self._first_to_go[bisect_left(self._first_to_go, self._place[t])]
+        if self.alive(t):
+            self._missing.add(t)
+        if t not in self.stored:
+            self.remaking.leaves(t)
 
     def _enter(self, t: int) -> None:
         self.resident.add(t)
+        self.remaking.comes(t)
+        self._missing.discard(t)
+        if self.rules.is_fixed:
+            insort(self._first_to_go, self._place[t])
         self.used += self.model.size[t]
         self.accessed[t] = self.clock
         self._version += 1

@@ -5,10 +5,13 @@ operators that makes it from stored tensors. It is stored if the cone holds a co
 operators times its inputs exceed 5. Else it is inlined, which here means recomputed for each of its backward readers.
 On out-of-memory the unlocked recomputable tensor of the least (t + 1) / (size + 1) is evicted, and the step goes on.
 There t is its operator's time in microseconds. The cones are searched on the Problem's operators, after the graph's own
-fusion; Sage's gradient accumulation changes the graph (see `gpipe`).
+fusion. Sage's gradient accumulation changes the graph (see `gpipe`). There each micro-batch has its own cones. Sums of
+gradients and losses stay: by that score they would go first, and all micro-batches would be recomputed.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_right
 
 from poetc.errors import InfeasibleError
 from poetc.scheduling import Action, Free, Problem, Schedule, SolveOptions, complete
@@ -24,7 +27,7 @@ INFO = SolverInfo(
     name="sage",
     title="Cheap cones inlined, the rest evicted on demand",
     citation="I. Gim and J. Ko, Memory-efficient DNN Training on Mobile Devices, MobiSys 2022",
-    notes="No gradient accumulation. Recomputation only.",
+    notes="Recomputation only. Sums of micro-batches stay in RAM.",
 )
 
 
@@ -35,11 +38,11 @@ def _score(run: Online, t: int) -> float:
 def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
     """For each forward tensor that is not stored for the backward pass, the stored tensors that it is made from."""
     chosen: dict[int, set[int]] = {}
-    for v in range(parts.cut):
+    for v in parts.forward:
         for t in model.outputs[v]:
             if t not in parts.optional or model.problem.operators[v].phase == "loss":
                 continue
-            if not any(u >= parts.cut for u in model.consumers[t]):
+            if not any(u >= parts.turn[t] for u in model.consumers[t]):
                 continue
             operators: set[int] = set()
             inputs: set[int] = set()
@@ -61,25 +64,41 @@ def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
     return chosen
 
 
-def _rules(model: Model, change: tuple[int, int] | None = None) -> Rules:
-    parts = split(model, INFO.name)
+def sums(model: Model, parts: Split) -> set[int]:
+    """The tensors that a micro-batch leaves for the next: sums of gradients and of the loss."""
+    turns = sorted(set(parts.turn.values()))
+    forward = set(parts.forward)
+    part = [0] * model.n_ops  # by operator: a forward pass belongs to the part whose backward pass comes next
+    for v in range(model.n_ops):
+        part[v] = bisect_right(turns, v) - (0 if v in forward else 1)
+    adds = (v for v, op in enumerate(model.problem.operators) if op.phase in ("loss", "backward"))
+    return {t for v in adds for t in model.outputs[v] if any(part[u] > part[v] for u in model.consumers[t])}
+
+
+def rules_for(model: Model, change: tuple[int, int] | None = None) -> Rules:
+    parts = split(model, INFO.name, every_part=True)
     given_up = inlined(model, parts)
     also_reads: dict[int, set[int]] = {}
     for t, inputs in given_up.items():
         for u in model.consumers[t]:
-            if u >= parts.cut:
+            if u >= parts.turn[t]:
                 also_reads.setdefault(u, set()).update(inputs - set(model.inputs[u]))
-    after_cut = [(v, given_up) for v in range(parts.cut - 1, model.n_ops)]
-    return Rules(score=_score, give_up=after_cut, also_reads=also_reads, change=change)
+    of_part: dict[int, set[int]] = {turn: set() for turn in sorted(set(parts.turn.values()))}
+    for t in given_up:
+        of_part[parts.turn[t]].add(t)
+    ends = [*of_part, model.n_ops + 1][1:]
+    after = [(v, of_part[b]) for b, end in zip(of_part, ends, strict=True) for v in range(b - 1, end - 1)]
+    held = sums(model, parts)
+    return Rules(score=_score, is_fixed=True, held=held, give_up=after, also_reads=also_reads, change=change)
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises InfeasibleError, LimitError (thrashing)."""
     baseline = Baseline(INFO, problem, options, progress)
-    rules = _rules(baseline.model)
+    rules = rules_for(baseline.model)
     run = Online(baseline, capacity_of(baseline, paging=False), rules)
     try:
-        inlined_tensors = len(rules.give_up[0][1]) if rules.give_up else 0
+        inlined_tensors = len(set().union(*(tensors for _, tensors in rules.give_up)))
         baseline.offer(run.run(), f"{inlined_tensors} tensors inlined")
     except Irretrievable as error:
         baseline.refusal = baseline.refusal or str(error)
@@ -96,7 +115,7 @@ def change_budget(
     baseline = Baseline(INFO, problem, options, None)
     capacity = capacity_of(baseline, paging=False)
     after = capacity + budget_bytes - problem.budget_bytes
-    run = Online(baseline, capacity, _rules(baseline.model, (position, after)))
+    run = Online(baseline, capacity, rules_for(baseline.model, (position, after)))
     try:
         codes = run.run()
     except Irretrievable as error:

@@ -20,9 +20,9 @@ DIGITS = Path(__file__).resolve().parents[3] / "demo" / "digits.onnx"
 
 
 @functools.cache
-def step(parts: int) -> Problem:
+def step(parts: int, batch: int = 16) -> Problem:
     request = ModelRequest(
-        source=DIGITS, device="stm32f746", batch=16, training=TrainingOptions(micro_batches=parts, optimizer="sgd")
+        source=DIGITS, device="stm32f746", batch=batch, training=TrainingOptions(micro_batches=parts, optimizer="sgd")
     )
     graph = training_graph(with_any_weights(request))[1]
     return build_problem(graph, load_profile(request.device), budget_bytes=0)
