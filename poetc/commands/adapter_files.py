@@ -63,6 +63,8 @@ def peft_names(graph: Graph, updates: Updates) -> dict[str, tuple[str, bool]]:
     """The tensor of the graph by its name in peft, and whether peft has it transposed."""
     pairs = training.adapter_names(graph, updates.adapters)
     names = {PREFIX + name: (name, False) for pair in pairs.values() for name in pair}
+    own = (training.magnitude_name(pairs[w]) for w, a in updates.adapters.items() if a.magnitudes)
+    names |= {PREFIX + name: (name, False) for name in own}
     adapted, layers = {_module(pair[0]) for pair in pairs.values()}, training.layers_of(graph)
     saved = {n: _placed(graph, layers, n) for n in sorted(updates.whole | frozenset(updates.channels))}
     homeless = [n for n, place in saved.items() if place is None or place[0] in adapted]
@@ -134,6 +136,9 @@ def _config(graph: Graph, updates: Updates) -> dict[str, Any]:
     rank = Counter(a.rank for a in modules.values()).most_common(1)[0][0]
     alpha = Counter(a.alpha for a in modules.values()).most_common(1)[0][0]
     dropout, stable = {a.dropout for a in modules.values()}, {a.stable for a in modules.values()}
+    magnitudes = {a.magnitudes for a in modules.values()}
+    if len(magnitudes) > 1:
+        raise UnsupportedModelError("--adapter: peft has DoRA for all adapters or none; give :dora to each --lora")
     if len(stable) > 1:
         raise UnsupportedModelError("--adapter: peft has rsLoRA for all adapters or none; give :rslora to each --lora")
     saved = {_module_of(key) for key in peft_names(graph, updates) if ".lora_" not in key}
@@ -152,7 +157,7 @@ def _config(graph: Graph, updates: Updates) -> dict[str, Any]:
         "rank_pattern": {m: a.rank for m, a in sorted(modules.items()) if a.rank != rank},
         "target_modules": sorted(modules),
         "task_type": None,
-        "use_dora": False,
+        "use_dora": magnitudes.pop(),
         "use_rslora": stable.pop(),
     }
 

@@ -52,7 +52,8 @@ def write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, note
         named = by_graph_name(solved, state, "the trained state")
         export_arrays(solved, named, ExportRequest(adapter=path, force=True))
         if comes_from_gguf(find_model(solved, None)):
-            export_arrays(solved, named, ExportRequest(gguf_adapter=path.with_name(GGUF), force=True))
+            path = path.with_name(GGUF)
+            export_arrays(solved, named, ExportRequest(gguf_adapter=path, force=True))
     except (UnsupportedModelError, UsageError) as error:
         note(f"{path} is not written: {error}")
 

@@ -7,7 +7,7 @@ from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
 from poetc.training._declarations import TRAINING
 from poetc.training._evaluation import evaluation
-from poetc.training._layers import Layer, adapter_names, is_adapter, layers_of
+from poetc.training._layers import Layer, adapter_names, is_adapter, layers_of, magnitude_name
 from poetc.training._loss import pick_output, plan_losses
 from poetc.training._micro import at_batch, divisors, micro_batch_of, renamed
 from poetc.training._precision import build, in_precision

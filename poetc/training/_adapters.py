@@ -1,5 +1,8 @@
 """Adapters beside frozen weights: y = x·W becomes x·W + scale · (dropout(x)·Aᵀ)·Bᵀ, as the package peft computes it.
 
+DoRA (Liu et al., 2024) scales each output of that sum by m / ‖W + scale · B · A‖, the norm that of the output's row.
+Numbers m are trained and start as the norms of W. As in peft, no gradient flows through the norm.
+
 In a k x k convolution to r channels, A is a k x k convolution and B a 1 x 1 one. A starts as `torch.nn.Linear` does
 (Kaiming uniform with a = √5, which is uniform in ± 1 / √fan_in), B at zero: the model begins as it was.
 """
@@ -15,9 +18,10 @@ import numpy as np
 
 from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType, Value, materialize
 from poetc.ops import Builder, view_roots
-from poetc.training._layers import Layer, adapter_names, layers_of
+from poetc.training._layers import Layer, adapter_names, layers_of, magnitude_name
 from poetc.training._updates import Adapter, Updates
 
+DETACHED = "detached"  # attribute of an operator: no gradient flows through it
 SITE = "adapter"  # attribute of a DropoutSite: dropout there needs no --dropout
 
 
@@ -32,6 +36,8 @@ class _Attaching:
         self.layers, self.roots = layers_of(graph), view_roots(graph)
         self.names = adapter_names(graph, self.adapters)
         self.b = Builder()
+        self.squares: dict[str, str] = {}  # by weight: the squares of its rows' norms
+        self.shares: dict[str, str] = {}  # by weight: magnitudes over norms
 
     def run(self) -> Graph:
         b, graph = self.b, self.graph
@@ -67,11 +73,19 @@ class _Attaching:
         self.b.add_tensor(a, TensorType(of_a), Role.PARAMETER, _uniform(of_a, bound, f"{self.seed}:{a}"))
         of_b = (layer.outputs, adapter.rank, *(1 for _ in taps))
         self.b.add_tensor(b, TensorType(of_b), Role.PARAMETER, Fill("zeros"))
+        if adapter.magnitudes:
+            type = self.graph.tensors[layer.weight].type
+            norms = _norms(materialize(self.graph.values[layer.weight], type), layer)
+            of_m = TensorType((layer.outputs,))
+            self.b.add_tensor(magnitude_name((a, b)), of_m, Role.PARAMETER, np.asarray(norms, np.float32))
+            name = self.b.fresh(f"{layer.weight}.squared_norms")
+            self.squares[layer.weight] = self.b.add_tensor(name, of_m, Role.CONSTANT, np.asarray(norms**2, np.float32))
 
     def _attach(self, op: Operator, weight: str, adapter: Adapter) -> None:
         b, (name_a, name_b), x, y = self.b, self.names[weight], op.inputs[0], op.outputs[0]
         stem = name_a.removesuffix(".lora_A.weight")
-        frozen = b.emit(op.kind, op.inputs, op.attributes, outputs=[b.fresh(f"{y}.frozen")])[0]
+        read = op.inputs[:2] if adapter.magnitudes else op.inputs  # a bias is not scaled
+        frozen = b.emit(op.kind, read, op.attributes, outputs=[b.fresh(f"{y}.frozen")])[0]
         if adapter.dropout:
             x = b.emit1("DropoutSite", [x], {"ratio": adapter.dropout, SITE: True}, hint=f"{stem}.lora_dropout")
         if op.kind == "MatMul":
@@ -86,7 +100,36 @@ class _Attaching:
         if adapter.scale != 1:  # of the smaller tensor
             low = b.emit1("Affine", [low], {"alpha": adapter.scale, "beta": 0.0}, hint=f"{stem}.lora_scaled")
         high = b.emit1(op.kind, [low, name_b], second, hint=f"{stem}.lora_B")
-        b.emit("Add", [frozen, high], outputs=[y])
+        if not adapter.magnitudes:
+            b.emit("Add", [frozen, high], outputs=[y])
+            return
+        total, biases = b.emit1("Add", [frozen, high], hint=f"{stem}.lora_sum"), op.inputs[2:]
+        if weight not in self.shares:
+            self.shares[weight] = self._share(op, weight, adapter)
+        scaled = [b.fresh(f"{y}.scaled")] if biases else [y]
+        total = b.emit("Mul", [total, self.shares[weight]], outputs=scaled)[0]
+        if biases:
+            b.emit("Add", [total, *biases], outputs=[y])
+
+    def _share(self, op: Operator, weight: str, adapter: Adapter) -> str:
+        """m / ‖W + s·B·A‖ by output. Its square is ‖W‖² + Bᵀ ∘ (2s·A·W + s²·A·Aᵀ·Bᵀ), summed over the ranks."""
+        b, s, (a, second) = self.b, adapter.scale, self.names[weight]
+        stem = a.removesuffix(".lora_A.weight")
+
+        def product(x: str, y: str, across: bool) -> str:
+            return b.emit1("MatMul", [x, y], {"trans_a": False, "trans_b": across}, hint=f"{stem}.norm_product")
+
+        cross = product(a, op.inputs[1], bool(op.attributes.get("trans_b", False)))
+        own = product(product(a, a, True), second, True)
+        terms = [
+            b.emit1("Affine", [term], {"alpha": factor, "beta": 0.0}, hint=f"{stem}.norm_term")
+            for term, factor in ((cross, 2 * s), (own, s * s))
+        ]
+        turned = b.emit1("Transpose", [second], {"perm": (1, 0)}, hint=f"{stem}.lora_B_turned")
+        inner = b.emit1("Mul", [b.emit1("Add", terms), turned], hint=f"{stem}.norm_inner")
+        moved = b.emit1("ReduceSum", [inner], {"axes": (0,), "keepdims": False}, hint=f"{stem}.norm_moved")
+        norm = b.emit1("Sqrt", [b.emit1("Add", [moved, self.squares[weight]])], {DETACHED: True}, hint=f"{stem}.norm")
+        return b.emit1("Div", [magnitude_name((a, second)), norm], hint=f"{stem}.lora_share")
 
     def _seen(self, factor: str, shape: tuple[int, ...]) -> str:
         """A factor as the convolution reads it: that of one dimension has a height of 1."""
@@ -97,7 +140,8 @@ class _Attaching:
 
     def _note(self) -> str:
         ranks = sorted({a.rank for a in self.adapters.values()})
-        count = sum(self.b.type(n).elements for pair in self.names.values() for n in pair)
+        factors = [n for pair in self.names.values() for n in (*pair, magnitude_name(pair))]
+        count = sum(self.b.type(n).elements for n in factors if n in self.b.tensors)
         rest = [n for n in self.layers if n not in self.adapters]
         without = f"; without one: {', '.join(rest[:5])}{', ...' * (len(rest) > 5)}" if rest else ""
         return (
@@ -112,8 +156,13 @@ def _uniform(shape: tuple[int, ...], bound: float, key: str) -> Array:
     return np.asarray(random.uniform(-bound, bound, shape), np.float32)
 
 
+def _norms(weight: Array, layer: Layer) -> Array:
+    """The norms of the rows of a matrix that make one output each, in float64."""
+    return np.asarray(np.linalg.norm(np.asarray(weight, np.float64), axis=layer.axis))
+
+
 def merged(graph: Graph, updates: Updates, values: Mapping[str, Value]) -> Graph:
-    """The model `graph`, without adapters, in which each weight W is W + scale · B · A.
+    """The model `graph`, without adapters, in which each weight W is W + scale · B · A, with the magnitudes of DoRA.
 
     `values` holds those of its tensors, and the arrays of the factors, by name; the graph's stand for missing ones. The
     sum is made in float64 and rounded once. Where operators without the adapter read W too, its products read a tensor
@@ -129,6 +178,9 @@ def merged(graph: Graph, updates: Updates, values: Mapping[str, Value]) -> Graph
         delta = adapter.scale * (b.reshape(layer.outputs, -1) @ a.reshape(adapter.rank, -1))
         delta = delta.T if layer.axis == 0 else delta
         total = materialize(result[weight], type) + delta.reshape(type.shape)
+        if adapter.magnitudes:
+            magnitudes = np.asarray(values[magnitude_name(names[weight])], np.float64)
+            total = total * np.expand_dims(magnitudes / _norms(total, layer), layer.axis)
         own = untied.get(weight, weight)
         result[own] = np.asarray(total, np.float32)
         tensors[own] = replace(tensors[weight], name=own)

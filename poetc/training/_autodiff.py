@@ -8,6 +8,7 @@ from dataclasses import replace
 from poetc.graph import DType, Operator, Role
 from poetc.ops import Builder, bind, spec
 from poetc.ops.movement import slice_steps
+from poetc.training._adapters import DETACHED
 
 _REAL = (DType.F32, DType.I8)  # codes of 8 bits stand for real numbers
 
@@ -44,7 +45,7 @@ def differentiate(
     input, and a tensor of the part's type. The weight's gradient is that of the part.
     """
     forward = b.operators[first:]
-    active = depends_on(forward, wanted)
+    active = depends_on((op for op in forward if not op.attributes.get(DETACHED)), wanted)
     useful = _leads_to(forward, loss)
     b.role = Role.GRADIENT
     gradients: dict[str, str] = {} if weight is None else {loss: weight}

@@ -321,7 +321,7 @@ UPDATES = (
         group="updates",
         default=(),
         repeated=True,
-        metavar="RANK[:PATTERNS][:alpha=A][:dropout=P][:rslora]",
+        metavar="RANK[:PATTERNS][:alpha=A][:dropout=P][:rslora][:dora]",
         help="Freeze weights, and train adapters of that rank beside them: beside all, or those that match (*query*,"
         " q_proj). The head of a language model has none unless it is named."
         " --train names other parameters that are trained. May be repeated; the last one that matches counts.",

@@ -14,7 +14,8 @@ from poetc.ops import view_roots
 PRODUCTS = ("MatMul", "Conv", "QLinearConv")  # of (input, weight, ...)
 # The end of a stored name: of codes, and of the builder of onnxruntime-genai, which calls each product a module.
 _END = re.compile(r"(?P<builder>\.MatMul(NBits)?)?\.q?weight(_Q\d\w*)?(\.integers(\.\d+)?)?$")
-_ADAPTER = re.compile(r"(.*\.)?lora_[AB](\.[^.]+)?(\.weight)?")
+_MAGNITUDE = "lora_magnitude_vector"
+_ADAPTER = re.compile(rf"(.*\.)?(lora_[AB](\.[^.]+)?(\.weight)?|{_MAGNITUDE})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Layer:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter has a name that peft gives to the factors of an adapter."""
+    """Whether a parameter has a name that peft gives to the factors of an adapter, or to its magnitudes."""
     return _ADAPTER.fullmatch(name) is not None
 
 
@@ -69,6 +70,11 @@ def adapter_names(graph: Graph, weights: Iterable[str]) -> dict[str, tuple[str, 
         stem = module if shared[module] == 1 else _END.sub("", weight)
         result[weight] = f"{stem}.lora_A.weight", f"{stem}.lora_B.weight"
     return result
+
+
+def magnitude_name(factors: tuple[str, str]) -> str:
+    """The name of the magnitudes [outputs] beside two factors, as peft saves them."""
+    return factors[0].removesuffix("lora_A.weight") + _MAGNITUDE
 
 
 def layers_of(graph: Graph) -> dict[str, Layer]:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from poetc.errors import UsageError, shortened
 from poetc.graph import Graph, Role
 from poetc.ops import bind, spec, view_roots
-from poetc.training._layers import PRODUCTS, Layer, adapter_names, is_adapter, layers_of, module_of
+from poetc.training._layers import PRODUCTS, Layer, adapter_names, is_adapter, layers_of, magnitude_name, module_of
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
 _SHARE = re.compile(r"(.+)@([0-9]+)/([0-9]+)(:norm)?")
@@ -37,12 +37,12 @@ class Lora:
 
     @classmethod
     def parse(cls, text: str) -> Lora:
-        """The adapters of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora]. UsageError for anything else."""
-        usage = f"--lora {shortened(text, 80)!r}: write RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora]"
+        """The adapters of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora][:dora]; UsageError for others."""
+        usage = f"--lora {shortened(text, 80)!r}: write RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora][:dora]"
         rank, _, rest = text.partition(":")
         parts, settings = rest.split(":") if rest else [], {}
-        while parts and (setting := re.fullmatch(r"(?:(alpha|dropout|seed)=(.*))|rslora", parts[-1])):
-            name = setting[1] or "rslora"
+        while parts and (setting := re.fullmatch(r"(?:(alpha|dropout|seed)=(.*))|rslora|dora", parts[-1])):
+            name = setting[1] or setting[0]
             if name in settings:
                 raise UsageError(f"{usage}; {name} stands there twice")
             settings[name] = setting[2] or ""
@@ -61,7 +61,9 @@ class Lora:
             raise UsageError(f"{usage}, with a rank of at least 1")
         if not (0 < alpha < 3.4028234e38 and 0 <= dropout < 1 and 0 <= seed < 2**63):
             raise UsageError(f"{usage}, with alpha above 0, dropout in [0, 1) and a seed of at least 0")
-        return cls(Adapter(number, alpha, dropout, "rslora" in settings), patterns, seed)
+        if dropout and "dora" in settings:
+            raise UsageError(f"--lora {shortened(text, 80)!r}: dora has no dropout")
+        return cls(Adapter(number, alpha, dropout, "rslora" in settings, "dora" in settings), patterns, seed)
 
 
 def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Updates:
@@ -107,7 +109,7 @@ def select_parameters(graph: Graph, train: str, lora: Sequence[str] = ()) -> fro
 def trained_parameters(graph: Graph, updates: Updates) -> frozenset[str]:
     """The tensors of the graph that `updates` move."""
     pairs = adapter_names(graph, updates.adapters) if updates.adapters else {}
-    names = {n for pair in pairs.values() for n in pair if n in graph.tensors}
+    names = {n for pair in pairs.values() for n in (*pair, magnitude_name(pair)) if n in graph.tensors}
     return updates.whole | frozenset(updates.channels) | names
 
 
@@ -343,6 +345,8 @@ def _adapted(graph: Graph, layers: dict[str, Layer], entry: Lora, trained: Itera
         able = [
             n for n, layer in free.items() if not layer.no_adapter and layer.smaller_side >= rank and n not in shared
         ]
+        if entry.adapter.magnitudes:
+            able = [n for n in able if free[n].operators[0].kind == "MatMul"]
         if not able:
             most = max((layer.smaller_side for layer in free.values() if not layer.no_adapter), default=0)
             raise UsageError(
@@ -365,6 +369,8 @@ def _adapted(graph: Graph, layers: dict[str, Layer], entry: Lora, trained: Itera
         layer = free[name]
         if layer.no_adapter:
             raise UsageError(f"{option}: {name!r} {layer.no_adapter}")
+        if entry.adapter.magnitudes and layer.operators[0].kind != "MatMul":
+            raise UsageError(f"{option}: {name!r} belongs to a convolution, which takes no dora")
         if rank > layer.smaller_side:
             raise UsageError(
                 f"{option} {rank}: {name!r} is {layer.outputs} x {layer.terms}; the rank is at most"

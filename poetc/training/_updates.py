@@ -29,13 +29,15 @@ class Channels:
 class Adapter:
     """A weight W is frozen, and (alpha / rank) · B · A is trained beside it: LoRA (Hu et al., 2021).
 
-    `stable`: times alpha / √rank instead: rsLoRA (Kalajdzievski, 2023).
+    `stable`: times alpha / √rank instead: rsLoRA (Kalajdzievski, 2023). `magnitudes`: each output's row of the sum
+    is divided by its norm, and multiplied by a number that is trained: DoRA (Liu et al., 2024).
     """
 
     rank: int
     alpha: float = 8.0  # peft's default
     dropout: float = 0.0  # share of the elements of A's input that are dropped in training
     stable: bool = False
+    magnitudes: bool = False
 
     @property
     def scale(self) -> float:
@@ -77,6 +79,7 @@ class Updates:
             train.append(f"{name}@{part.share.numerator}/{part.share.denominator}{':norm' * part.largest}")
         lora = [
             f"{a.rank}:{name}:alpha={a.alpha:g}:dropout={a.dropout:g}:seed={self.seed}{':rslora' * a.stable}"
+            f"{':dora' * a.magnitudes}"
             for name, a in self.adapters.items()
         ]
         return ",".join(train) or "adapter", tuple(lora)

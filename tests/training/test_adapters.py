@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,6 +21,7 @@ from poetc.training import (
     Whole,
     adapter_names,
     build,
+    merged,
     select_parameters,
     select_updates,
     with_adapters,
@@ -179,6 +181,9 @@ def test_updates_are_a_value_that_options_can_say() -> None:
         ("all", "2:alpha=0", "alpha above 0"),
         ("all", "2:dropout=1", "dropout in"),
         ("all", "2:alpha=1:alpha=2", "twice"),
+        ("all", "2:dora:rslora:dora", "dora stands there twice"),
+        ("all", "2:dora:dropout=0.5", "dora has no dropout"),
+        ("all", "2:stem:dora", "'stem.weight' belongs to a convolution, which takes no dora"),
         ("adapter", "", "--train adapter: the model has no adapters; --lora"),
         ("fc*&norm", "", "no parameter is in all of these sets"),
         ("fc.weight@5/4", "", "a share between 0 and 1"),
@@ -267,3 +272,43 @@ def test_rslora_scales_by_the_root_of_the_rank() -> None:
     (adapter,) = updates.adapters.values()
     assert adapter == Adapter(4, 6.0, stable=True) and adapter.scale == 3.0
     assert select_updates(_decoder(), *updates.options()) == updates
+
+
+def _with_bias(across: bool) -> Graph:
+    """A product with a bias, whose weight lies either way."""
+    random = np.random.default_rng(0)
+    b = Builder()
+    x = b.add_tensor("x", TensorType((5, 6)), Role.INPUT)
+    shapes = {"fc.weight": (4, 6) if across else (6, 4), "fc.bias": (4,)}
+    for name, shape in shapes.items():
+        b.add_tensor(name, TensorType(shape), Role.PARAMETER, random.standard_normal(shape).astype(np.float32))
+    y = b.emit1("MatMul", [x, *shapes], {"trans_a": False, "trans_b": across}, hint="logits")
+    return Graph("biased", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_magnitudes_scale_the_rows_and_merge(across: bool) -> None:
+    """DoRA by its definition in float64: m (W + s B A) / norm of its rows; the bias is not scaled."""
+    graph, lora = _with_bias(across), ("2:alpha=6:dora",)
+    updates = select_updates(graph, "all", lora)
+    assert select_updates(graph, *updates.options()) == updates
+    adapted, inputs = with_adapters(graph, updates), random_inputs(graph)
+    (y,) = graph.outputs
+    before, bias = evaluate(graph, inputs)[y], np.asarray(graph.values["fc.bias"], np.float64)
+    np.testing.assert_allclose(evaluate(adapted, inputs)[y], before, rtol=1e-5, atol=1e-6)
+    trained, random = select_parameters(adapted, "all", lora), np.random.default_rng(4)
+    names = ["fc.lora_A.weight", "fc.lora_B.weight", "fc.lora_magnitude_vector"]
+    assert sorted(trained) == names
+    moved = {n: random.standard_normal(adapted.tensors[n].shape).astype(np.float32) for n in names}
+    a, b, m = (moved[n].astype(np.float64) for n in names)
+    weight = np.asarray(graph.values["fc.weight"], np.float64)
+    total = (weight if across else weight.T) + 3.0 * b @ a
+    wanted = inputs["x"] @ (m[:, None] * total / np.linalg.norm(total, axis=1, keepdims=True)).T + bias
+    found = evaluate(replace(adapted, values={**adapted.values, **moved}), inputs)[y]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    whole = merged(graph, updates, {**graph.values, **moved})
+    np.testing.assert_allclose(evaluate(whole, inputs)[y], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_keep_their_weights_beside_magnitudes() -> None:
+    assert set(select_updates(small_cnn(), "all", ("2:dora",)).adapters) == {"fc.weight"}

@@ -26,8 +26,8 @@ IDS = np.array([[3, 77, 12, 200, 258, 9, 31]], np.int64)
 LORA = ("2", "4:q_proj,k_proj:alpha=12")
 
 
-def _solved(model: Path, out: Path) -> artifact.Artifact:
-    options = TrainingOptions(lora=LORA, dim=("batch_size=1", f"sequence_length={IDS.size}"))
+def _solved(model: Path, lora: tuple[str, ...] = LORA) -> artifact.Artifact:
+    options = TrainingOptions(lora=lora, dim=("batch_size=1", f"sequence_length={IDS.size}"))
     request = SolveRequest(model=ModelRequest(source=model, training=options), options=SolveOptions(time_limit_s=1))
     return solve(request)
 
@@ -38,7 +38,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, artifact.Arti
     folder = tmp_path_factory.mktemp("tuned")
     gguf_files.write(folder / "m.gguf", kind="Q4_0", tied=False)
     import_gguf(folder / "m.gguf", folder / "m.onnx")
-    solved, random = _solved(folder / "m.onnx", folder), np.random.default_rng(3)
+    solved, random = _solved(folder / "m.onnx"), np.random.default_rng(3)
     graph = model_of(solved)
     names = [n for n in graph.tensors if ".lora_" in n and n in graph.values]
     state = {n: (0.05 * random.standard_normal(graph.tensors[n].shape)).astype(np.float32) for n in names}
@@ -136,9 +136,29 @@ def test_the_gguf_adapter_added_to_the_weights_of_the_gguf_model(
 
 
 def test_models_that_have_no_such_format(tmp_path: Path) -> None:
-    solved = _solved(write_decoder(tmp_path / "model.onnx"), tmp_path)
+    solved = _solved(write_decoder(tmp_path / "model.onnx"))
     with pytest.raises(UnsupportedModelError, match=r"was not made by poetc import-gguf.*convert_lora_to_gguf"):
         export_arrays(solved, {}, ExportRequest(gguf_adapter=tmp_path / "a.gguf"))
     with pytest.raises(UsageError, match="named twice"):
         ExportRequest(gguf_adapter=tmp_path / "a", onnx_adapter=tmp_path / "a").outputs()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("lora", "written", "message"),
+    [
+        (("2:dora",), {"gguf_adapter": "a.gguf"}, "for peft alone"),
+        (("2:dora",), {"onnx_adapter": "a.onnx_adapter"}, "for peft alone"),
+        (("2:dora",), {"adapter_base": "base.onnx"}, "for peft alone"),
+        (("2", "2:q_proj:dora"), {"adapter": "a.safetensors"}, "DoRA for all adapters or none"),
+    ],
+)
+def test_magnitudes_have_no_place_in_some_files(
+    lora: tuple[str, ...], written: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    gguf_files.write(tmp_path / "m.gguf", kind="Q4_0", tied=False)
+    import_gguf(tmp_path / "m.gguf", tmp_path / "m.onnx")
+    request = ExportRequest(**{name: tmp_path / file for name, file in written.items()})  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        export_arrays(_solved(tmp_path / "m.onnx", lora), {}, request)
+    assert "\n" not in str(caught.value)

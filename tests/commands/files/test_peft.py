@@ -20,6 +20,7 @@ from poetc.commands.weights import model_of
 from poetc.runtime.session import Session
 
 HELD = Path(__file__).with_name("peft.npz")
+WITH_MAGNITUDES = Path(__file__).with_name("peft_dora.npz")
 ROOT = Path(__file__).parents[3]
 HEADS = {"attn_q": 2, "attn_k": 1}
 NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
@@ -52,8 +53,9 @@ def _write(path: Path, weights: dict[str, np.ndarray]) -> None:
     writer.close()
 
 
-def test_gradients_and_losses_are_those_of_peft(tmp_path: Path) -> None:
-    with np.load(HELD) as archive:
+@pytest.mark.parametrize(("file", "lora"), [(HELD, "4"), (WITH_MAGNITUDES, "4:dora")])
+def test_gradients_and_losses_are_those_of_peft(file: Path, lora: str, tmp_path: Path) -> None:
+    with np.load(file) as archive:
         held = dict(archive)
     weights, factors, gradients = (
         {n.removeprefix(f"{kind}/"): a for n, a in held.items() if n.startswith(f"{kind}/")}
@@ -67,7 +69,7 @@ def test_gradients_and_losses_are_those_of_peft(tmp_path: Path) -> None:
 
     def session(**options: object) -> Session:
         dims = (f"batch_size={batch}", f"sequence_length={length}")
-        training = TrainingOptions(lora=("4",), ignore_index=-100, dim=dims, **options)  # type: ignore[arg-type]
+        training = TrainingOptions(lora=(lora,), ignore_index=-100, dim=dims, **options)  # type: ignore[arg-type]
         model = ModelRequest(source=tmp_path / "m.onnx", training=training)
         made = trainer(solve(SolveRequest(model=model, options=SolveOptions(time_limit_s=1))))
         made.load_state_dict(factors, strict=False)
@@ -82,13 +84,23 @@ def test_gradients_and_losses_are_those_of_peft(tmp_path: Path) -> None:
     mine = np.concatenate([(factors[n].astype(np.float64) - after[n]).ravel() for n in names])
     theirs = np.concatenate([gradients[n].astype(np.float64).ravel() for n in names])
     assert mine @ theirs / np.linalg.norm(mine) / np.linalg.norm(theirs) > 0.99999
+    for name in names:
+        one, other = (factors[name] - after[name]).ravel(), gradients[name].ravel()
+        assert one @ other / np.linalg.norm(one) / np.linalg.norm(other) > 0.99999, name
     with session(optimizer="adamw", learning_rate=1e-3, weight_decay=0.01) as many:
         losses = [many.step(ids[n], targets[n]) for n in range(steps)]
     assert np.abs(np.array(losses) - held["losses"]).max() < 1e-5
 
 
 @pytest.mark.long  # the first time, peft, transformers and PyTorch are installed
-@pytest.mark.parametrize("lora", [("2", "4:q_proj,k_proj:alpha=12"), ("4:rslora", "2:down_proj:rslora:alpha=3")])
+@pytest.mark.parametrize(
+    "lora",
+    [
+        ("2", "4:q_proj,k_proj:alpha=12"),
+        ("4:rslora", "2:down_proj:rslora:alpha=3"),
+        ("2:dora", "4:q_proj,k_proj:alpha=12:dora"),
+    ],
+)
 def test_peft_loads_the_adapter(lora: tuple[str, ...], tmp_path: Path) -> None:
     """PeftModel.from_pretrained on the model of transformers has the scores of the merged file in onnxruntime."""
     subprocess.run([ROOT / "bench" / "setup_peers", "peft"], check=True)
