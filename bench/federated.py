@@ -1,8 +1,9 @@
 """Rounds of a fleet until it reaches an accuracy, on data that differ from client to client.
 
-    python -m bench.federated MNIST.npz [--rounds 30] [--clients 10] [--seeds 2] [--only NAME] [--noise 0 0.5 1]
+    python -m bench.federated DATA [--rounds 30] [--seeds 2] [--alphas 0.1 0.5] [--only NAME] [--noise 0 1]
 
-The file has the arrays x [samples, height, width] of u8 and y; the last fifth tests. Each class is divided among the
+DATA is an .npz file with the arrays x [samples, height, width] of u8 and y. Or it is a folder with the test set in
+MNIST's own format, of which the first `--images` are taken. The last fifth tests. Each class is divided among the
 clients by shares from a Dirichlet distribution (Hsu et al., 2019); a smaller alpha makes clients differ more. LeNet-5
 trains one epoch a round at each client, and the server averages by the number of samples (FedAvg, McMahan et al.,
 2017). With `--noise` changes are clipped and noise is added, as Flower's fixed clipping at the server does.
@@ -11,7 +12,9 @@ docs/results/federated.md has the tables.
 
 from __future__ import annotations
 
+import gzip
 import math
+import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,7 +30,8 @@ from poetc.artifact import Artifact
 from poetc.fleet import Participant, read_data
 from poetc.training import TrainingOptions
 
-BATCH, TARGETS, ALPHAS, CLIP = 25, (80, 85, 90), (0.1, 0.5, 100.0), 1.0
+BATCH, CLIP = 25, 1.0
+IMAGES, LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 F32 = TrainingOptions(learning_rate=0.05)
 NITI = TrainingOptions(precision="niti", weight_bits="24", learning_rate=0.016)
 ADAPTERS = TrainingOptions(learning_rate=0.05, lora=("4",))
@@ -40,6 +44,17 @@ ROWS = {
     f"adapters of rank 4{BEFORE}": ADAPTERS,
 }
 Arrays = Mapping[str, Any]
+
+
+def read(data: Path, images: int) -> tuple[Any, Any]:
+    """Images of u8, and their labels."""
+    if data.is_dir():
+        x, y = (gzip.decompress((data / name).read_bytes()) for name in (IMAGES, LABELS))
+        height, width = struct.unpack(">II", x[8:16])
+        pixels = np.frombuffer(x, np.uint8, offset=16).reshape(-1, height, width)
+        return pixels[:images], np.frombuffer(y, np.uint8, offset=8)[:images]
+    with np.load(data) as arrays:
+        return arrays["x"], arrays["y"]
 
 
 def shares(labels: Any, clients: int, alpha: float, seed: int) -> list[Any]:
@@ -101,13 +116,16 @@ def run(
     rounds: int = 30,
     clients: int = 10,
     seeds: int = 2,
+    alphas: tuple[float, ...] = (0.1, 0.5, 100.0),
+    targets: Annotated[tuple[int, ...], "per cent of the test images that are right"] = (80, 85, 90),
+    images: Annotated[int, "of a folder"] = 2500,
     only: Annotated[str | None, f"of {', '.join(ROWS)}"] = None,
     noise: Annotated[tuple[float, ...], "deviation, times the norm of a change"] = (0.0,),
 ) -> Rows:
-    yield "numbers", "alpha", *(f"{target} %" for target in TARGETS), f"after {rounds} rounds, %"
-    with np.load(data) as arrays:
-        order = np.random.default_rng(0).permutation(len(arrays["x"]))
-        x, y = arrays["x"][order][:, None].astype(np.float32) / 255, arrays["y"][order].astype(np.int64)
+    yield "numbers", "alpha", *(f"{target} %" for target in targets), f"after {rounds} rounds, %"
+    x, y = read(data, images)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = x[order][:, None].astype(np.float32) / 255, y[order].astype(np.int64)
     cut = len(x) * 4 // 5
     test = [x[cut:], y[cut:]]
     with tempfile.TemporaryDirectory() as scratch:
@@ -122,12 +140,12 @@ def run(
                 continue
             loaded = load(known if name.endswith(BEFORE) else fresh, batch=BATCH, training=options)
             solved = loaded.solve(budget="100%", time_limit_s=5.0, gap=0.05).artifact
-            for alpha, much in ((alpha, much) for alpha in ALPHAS for much in noise):
+            for alpha, much in ((alpha, much) for alpha in alphas for much in noise):
                 runs = []
                 for seed in range(seeds):
                     parts = [[x[own], y[own]] for own in shares(y[:cut], clients, alpha, seed)]
                     runs.append(list(rounds_of(solved, parts, test, rounds, seed, much)))
-                reached = (" / ".join(first_round(one, target) for one in runs) for target in TARGETS)
+                reached = (" / ".join(first_round(one, target) for one in runs) for target in targets)
                 private = f", noise {much:g}: epsilon {epsilon(rounds, much):,.1f}" if much else ""
                 yield f"{name}{private}", f"{alpha:g}", *reached, " / ".join(f"{one[-1]:.1f}" for one in runs)
 
