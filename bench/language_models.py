@@ -3,12 +3,17 @@
     bench/setup_peers peft
     python -m bench.language_models modelled build/peers/peft/bin/python build/language-models [--models NAME ...]
     python -m bench.language_models measured build/peers/peft/bin/python build/language-models [--models NAME ...]
+    bench/setup_peers llama
+    bench/setup_peers
+    python -m bench.language_models peers build/peers/{peft,llama,mnn}/bin/python build/language-models [--threads 2]
+    python -m bench.language_models scores build/peers/llama/bin/python SmolLM2-135M-Instruct.Q4_1.gguf
 
 The models have the published configurations and random weights; frozen matrices are rounded to 4 bits. A row is a
 model and a number of tokens. Its budget is the keep-all peak without tensors that are near-free to compute again.
 *modelled* solves the rows, and *measured* compiles what was solved. Both engines are processes of their own there,
 which take turns, a step each, on one thread. Rows that are there are kept, so that a run which was interrupted goes
-on. docs/results/language-models.md has the tables.
+on. *peers* does the same with all engines that train a decoder. *scores* compares an imported GGUF file with
+llama.cpp. docs/results/language-models.md has the tables.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ import json
 import os
 import pickle
 import resource
+import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -24,6 +31,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench._command import Rows, Table, main
@@ -34,6 +42,10 @@ HERE = Path(__file__).resolve().parent
 MODELS = ("SmolLM2-135M", "SmolLM2-360M", "Gemma-3-270M", "Qwen3-0.6B")
 LENGTHS = (128, 256)
 RANK, OPTIMIZER, FROZEN, DEVICE, OTHERS = 8, "adamw", "int4", "rpi4", ("rpi5", "rpizero2w")
+TEXT = (
+    "The quick brown fox jumps over the lazy dog, and 17 days later in Zürich it reads 语言模型"
+    " <- def f(x): return x**2"
+)
 SEARCH_S = 15.0  # of each of two searches for the least RAM
 PLANNED = (
     "keep_all_bytes", "budget_bytes", "least_bytes", "streamed_bytes", "ratio", "gap",
@@ -134,7 +146,7 @@ def tool(*words: str) -> dict[str, Any]:
 
 
 def train(built: Path) -> None:
-    """A worker: a step for each line, its processor time in ms, the loss, and the memory of the process in bytes."""
+    """A worker: a step a line, its processor time in ms, the loss, memory of the process in bytes, and time in ms."""
     from poetc.measure import HostModel
     from poetc.program import sample_inputs
 
@@ -143,9 +155,10 @@ def train(built: Path) -> None:
     with HostModel(library, [program], values) as model:
         print("ready", flush=True)
         for _ in sys.stdin:
-            busy = time.process_time()
+            wall, busy = time.perf_counter(), time.process_time()
             loss = model.run(inputs)
-            print(1e3 * (time.process_time() - busy), loss, peak_bytes(), flush=True)
+            busy, wall = time.process_time() - busy, time.perf_counter() - wall
+            print(1e3 * busy, loss, peak_bytes(), 1e3 * wall, flush=True)
 
 
 def _of_process(kind: str, *words: object, kept: Path | None = None) -> dict[str, Any]:
@@ -177,8 +190,9 @@ def work(kind: str, first: str, rest: tuple[str, ...] = ()) -> None:
     print(json.dumps(found))
 
 
-def _start(*words: object) -> subprocess.Popen[str]:
-    environment = {**os.environ, **dict.fromkeys(("POETC_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
+def _start(*words: object, threads: int = 1) -> subprocess.Popen[str]:
+    counted = dict.fromkeys(("POETC_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    environment = {**os.environ, **counted}
     process = subprocess.Popen(
         list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
@@ -250,6 +264,83 @@ def measured(
         yield _measured_cells(row)
 
 
+def peers(
+    torch: str,
+    llama: str,
+    mnn: str,
+    folder: Path,
+    *,
+    model: str = MODELS[0],
+    tokens: int = LENGTHS[0],
+    rounds: int = 5,
+    threads: int = 1,
+) -> Rows:
+    """Steps of all engines in turn: the median processor time of each, and with threads that of the clock."""
+    at = folder / f"{model}-{tokens}"
+    planned(_exported(torch, folder, model, tokens), folder, 60.0)
+    if not (plain := Path(f"{at}.f32.solved")).exists():
+        words = ["solve", f"{at}.onnx", "--random-weights", 0, "--lora", RANK, "--optimizer", OPTIMIZER]
+        _of_process("tool", *words, "--device", DEVICE, "--no-paging", "--time-limit", 20, "-o", plain)
+    engines = dict[str, tuple[int, tuple[object, ...]]]()
+    for name, solved in (("poetc, int4", Path(f"{at}.solved")), ("poetc, f32", plain)):
+        if not (built := solved.with_suffix(".built")).exists():
+            _of_process("build", solved, built)
+        engines[name] = tokens, (sys.executable, "-m", "bench.language_models", "--worker", "train", built)
+    for name, form in (("PyTorch, f32", "float32"), ("PyTorch, bf16", "bfloat16")):
+        engines[name] = tokens, (torch, "-P", HERE / "peer_language_models.py", "run", model, tokens, form)
+    engines["MNN, f32"] = tokens, (mnn, "-P", HERE / "peer_mnn_decoder.py", model, tokens)
+    words = [llama, "-P", HERE / "peer_llama_cpp.py", "train", model, tokens, folder / f"{model}.gguf"]
+    engines["llama.cpp, f32, all weights"] = -(-tokens // 256) * 256, tuple(words)
+    workers = {name: _paused(_start(*words, threads=threads)) for name, (_, words) in engines.items()}
+    found = dict[str, list[tuple[float, ...]]]()
+    for name in [name for _ in range(rounds + 1) for name in workers]:
+        workers[name].send_signal(signal.SIGCONT)
+        found.setdefault(name, []).append(_turn(workers[name]))
+        _paused(workers[name])
+    for process in workers.values():
+        process.kill()
+    yield "engine", "tokens a step", "s a step", "tokens/s", "poetc's over it", "process, MB", "losses"
+    paces = dict[str, float]()
+    for name, (count, _) in engines.items():
+        rows = found[name][1:]  # the first is not counted
+        step_s = statistics.median(row[0 if threads == 1 else 3] for row in rows) / 1e3
+        paces[name] = count / step_s
+        ratio = next(iter(paces.values())) / paces[name]
+        losses = f"{found[name][0][1]:.3f} to {rows[-1][1]:.3f}"
+        yield name, count, f"{step_s:.3f}", f"{paces[name]:.1f}", f"{ratio:.2f}", f"{rows[-1][2] / 1e6:,.0f}", losses
+
+
+def scores(llama: str, gguf: Path, *, text: str = TEXT) -> Rows:
+    """Logits of an imported GGUF file in onnxruntime beside those of llama.cpp, with its blocks and with floats."""
+    import numpy as np
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    from poetc.commands.gguf import import_gguf
+
+    with TemporaryDirectory() as scratch:
+        model, numbers = Path(scratch) / "model.onnx", Path(scratch) / "scores.npz"
+        import_gguf(gguf, model)
+        subprocess.run([llama, "-P", HERE / "peer_llama_cpp.py", "scores", gguf, text, numbers], check=True)
+        held, tokenizer = np.load(numbers), Tokenizer.from_file(str(model.with_name("tokenizer.json")))
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        (found,) = session.run(["logits"], {"input_ids": held["ids"][None].astype(np.int64)})
+    own = np.asarray(found[0], np.float64)
+    same = "the same" if tokenizer.encode(text).ids == list(held["ids"]) else "others"
+    yield "llama.cpp", f"tokens: {same}", "largest logit", "largest difference", "root mean square", "same first token"
+    for name, theirs in (("its blocks", held["own"]), ("floats", held["floats"])):
+        apart = np.abs(own - theirs)
+        first = int((own.argmax(1) == theirs.argmax(1)).sum())
+        root = np.sqrt((apart**2).mean())
+        yield name, len(own), f"{np.abs(own).max():.2f}", f"{apart.max():.1e}", f"{root:.1e}", f"{first} of {len(own)}"
+
+
+def _paused(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """A worker that waits for its turn without spinning threads."""
+    process.send_signal(signal.SIGSTOP)
+    return process
+
+
 def _exported(torch: str, folder: Path, name: str, tokens: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / f"{name}-{tokens}.onnx"
@@ -284,4 +375,4 @@ def _measured_cells(row: Mapping[str, str]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    main(modelled, measured, worker=work)
+    main(modelled, measured, peers, scores, worker=work)
