@@ -17,6 +17,7 @@ from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.options import EngineOptions, WarmStart
 from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
+from poetc.solvers.poetc.placement.kernel import kernel_of_fullest
 from poetc.solvers.poetc.placement.phases import phased_bound
 from poetc.solvers.poetc.placement.search import PlacementSearch
 from poetc.solvers.poetc.search.race import at_once
@@ -44,6 +45,7 @@ __all__ = [
     "cheapest_order",
     "critical_path_ns",
     "info",
+    "kernel_of_fullest",
     "lower_bound_bytes",
     "min_budget",
     "phased_bound",

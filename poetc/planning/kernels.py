@@ -1,9 +1,10 @@
 """The kernel that each operator runs, where low-workspace kernels give the same results.
 
-First every operator has its fastest kernel. Kernels with less workspace count where RAM is short or nothing is found.
-Then a relaxed problem is solved. In it each operator needs its least workspace at the cost of its fastest kernel, so
-that its bound holds whatever runs. Its schedule leaves each operator some room, in which the fastest kernel that fits
-runs. That choice, and the fastest kernels where they may do, are solved for themselves.
+First every operator has its fastest kernel, but for the one beside which the most is in RAM. Kernels with less
+workspace count where RAM is short or nothing is found. Then a relaxed problem is solved. In it each operator needs its
+least workspace at the cost of its fastest kernel, so that its bound holds whatever runs. Its schedule leaves each
+operator some room, in which the fastest kernel that fits runs. That choice, and the fastest kernels where they may do,
+are solved for themselves.
 """
 
 from __future__ import annotations
@@ -103,10 +104,11 @@ class Kernels(Reduction[Kernel]):
         )
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
-        quick, inner = fastest(problem), planner.inner
+        inner = planner.inner
         if not self.is_open(problem):
-            return inner.solve(quick)
+            return inner.solve(fastest(problem))
         own = (0,) * len(problem.operators)
+        quick = fastest(problem)
         if planner.solver != ENGINE:
             return self.restore(problem, own, inner.having(self, own).solve(quick))
         search = planner.smallest_ram
@@ -116,6 +118,8 @@ class Kernels(Reduction[Kernel]):
         least_bytes = planner.lower_bound_bytes(problem)
         late = problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns
         if late or problem.budget_bytes > KERNEL.tight * needed_bytes or needed_bytes == least_bytes:
+            own = own if late else self._roomy_at_fullest(problem, planner)
+            quick = self.fix(problem, own)
             try:
                 inner = inner.knowing(search.without_schedule(quick)).having(self, own)
                 return self.restore(problem, own, inner.solve(quick))
@@ -125,6 +129,15 @@ class Kernels(Reduction[Kernel]):
             planner.progress("nothing found with the fastest kernels")
             planner = planner.part(max(planner.left_s, _floor_s(planner.options.work_limit_s)))
         return _OpenKernels(self, problem, planner, search).solve()
+
+    def _roomy_at_fullest(self, problem: Problem, planner: Planner) -> Kernel:
+        """The fastest kernels, but for the operator beside which the most is in RAM."""
+        own = [0] * len(problem.operators)
+        if problem.deadline_ns is None and not planner.options.is_quick:
+            seconds = min(planner.left_s, KERNEL.fullest_share * planner.options.time_limit_s)
+            at, number = solvers.kernel_of_fullest(problem, time_limit_s=seconds)
+            own[at] = number
+        return tuple(own)
 
     def _with(self, problem: Problem, operators: Iterable[OperatorSpec]) -> Problem:
         return replace(problem, operators=tuple(operators)) if self.is_open(problem) else problem

@@ -47,7 +47,7 @@ def expected_cost(problem: Problem) -> int:
     least = least_cost(problem)
     if not prices_waiting(problem):
         return least
-    waited_ns = max(0, _expected_transfer_ns(problem) - problem.compute_once_ns)
+    waited_ns = max(0, expected_transfer_ns(problem) - problem.compute_once_ns)
     return least + problem.objective.cost(problem.idle_uw * waited_ns // 1000, waited_ns)
 
 
@@ -93,7 +93,7 @@ class Overlap(Reduction[int]):
         if planner.solver != ENGINE or not self.is_open(problem):
             return planner.inner.solve(problem)
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
-        share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
+        share = WHOLE if expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
         best = solution = self._solved(problem, share, planner, OVERLAP.first_part)
         if self.one_share:
             return best
@@ -186,7 +186,8 @@ def _better(known: Solution, found: Solution) -> Solution:
     return best.with_proof(replace(best.proof, bound=bound, scope=other.proof.scope, status=status))
 
 
-def _expected_transfer_ns(problem: Problem) -> int:
+def expected_transfer_ns(problem: Problem) -> int:
+    """An estimate: each byte that does not fit the budget is read twice."""
     excess_bytes = max(0, keep_all_peak_bytes(problem) - problem.budget_bytes)
     pages = [t for t in problem.tensors if t.pageable]
     return 2 * excess_bytes * sum(t.page_in_ns for t in pages) // max(1, sum(t.size_bytes for t in pages))

@@ -153,6 +153,8 @@ class _Side:
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
         best = self._apart()
+        if best is not None and best.cost * (1 - APART_ENOUGH) <= self._simple().bound:
+            return self._searched(self._proven(best, self._simple()))
         proof = self._bound()
         errors: list[InfeasibleError | LimitError] = []
         ranked = _ranked(problem, planner.options, planner.stop_at)

@@ -57,6 +57,7 @@ class KernelSettings:
     chosen_share: float = 0.6  # of the time that is left then, for the choice
     floor_share: float = 0.1  # of the work limit: the least that a solve gets, but no more than `floor_s`
     floor_s: float = 1.0
+    fullest_share: float = 0.15  # of the time limit, at most, for the kernel of the fullest operator
     rooms: int = 4  # of the room beside a schedule, so many parts are given back until it packs
 
 
@@ -108,6 +109,7 @@ class WaysSettings:
     late_share: float = 0.25  # of the time limit, beyond it: where nothing is found yet, others are tried until then
     worth_share: float = 0.1  # of the time limit: with less another way is not begun once there is a schedule
     phases_share: float = 0.1  # of the time limit, at least, for the bound from the parts of a step
+    apart_saves: float = 0.01  # of the cost, by an estimate: transfers beside the work that save more are tried first
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
     patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too
 

@@ -7,7 +7,7 @@ to no time, and its bound is carried over to their prices. A way that cannot be 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from poetc import solvers
 from poetc.devices.units import format_cost
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
-from poetc.planning.overlap import expected_cost
+from poetc.planning.overlap import expected_cost, expected_transfer_ns
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several
 from poetc.planning.repricing import carried_bound
@@ -24,11 +24,17 @@ from poetc.planning.saved import Saved
 from poetc.planning.settings import WAYS
 from poetc.planning.solution import OptionResult, Solution, least_cost
 from poetc.planning.streaming import Streaming, without_streams
-from poetc.scheduling import PlanError, Problem, ScheduleError, verify_parts, verify_plan
+from poetc.scheduling import (
+    Paging,
+    PlanError,
+    Problem,
+    ScheduleError,
+    verify_parts,
+    verify_plan,
+)
 from poetc.scheduling.schedule import Status
 from poetc.scheduling.scope import Scope
-from poetc.solvers.overlap import prices_waiting
-from poetc.solvers.processors import above_idle, relaxed
+from poetc.solvers.processors import above_idle, relaxed, transfers_apart
 
 ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
 AT_HAND = "the steps of one processor in another way; bound: every operator once"
@@ -163,6 +169,9 @@ class CoreUsage(Reduction[int]):
         hopeless = {way for way in order if not _can_fit(asked[way], planner)}
         if len(hopeless) == len(order):  # prices with streams are not known yet
             hopeless -= {order[0], *(way for way in order if _streams(asked[way], planner))}
+        is_apart = self._is_better_apart(asked, hopeless)
+        if is_apart:
+            order.sort(key=lambda way: way != SIDE_BY_SIDE)
         errors: list[InfeasibleError | LimitError] = []
         for n, way in enumerate(order):
             if way in hopeless:
@@ -171,7 +180,7 @@ class CoreUsage(Reduction[int]):
                 outcome = "not tried with streams" if is_streamed else "does not fit"
                 self.tried[way] = OptionResult(way, None, least[way], outcome)
                 continue
-            bound = self._least(problem, way, None, planner)
+            bound = least[way] if best is None else self._least(problem, way, None, planner)
             if best is not None and bound >= (1 - gap) * best.cost:
                 same = self.at_hand(problem, way, planner) if bound <= best.cost and planner.left_s > 0 else None
                 if same is not None and self._is_better(same, best):
@@ -194,7 +203,7 @@ class CoreUsage(Reduction[int]):
             if errors and best is None and planner.left_s <= -WAYS.late_share * planner.options.time_limit_s:
                 self.tried.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
-            rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way]]
+            rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way] and not is_apart]
             share = 1 / (1 + len(rivals))
             try:
                 found = self._solved(problem, way, planner, share)
@@ -213,6 +222,32 @@ class CoreUsage(Reduction[int]):
         if best is None:
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
+
+    def _is_better_apart(self, asked: Problems, hopeless: Collection[int]) -> bool:
+        """Whether a core that does the transfers alone probably saves energy where more state is read than fits.
+
+        The work of another core then hides transfers for which all cores would wait.
+        """
+        beside = asked.get(SIDE_BY_SIDE)
+        apart = None if beside is None or SIDE_BY_SIDE in hopeless else transfers_apart(beside)
+        if apart is None or beside is None or beside.objective.cost(1, 0) == 0:
+            return False
+        state_bytes = sum(t.size_bytes for t in beside.tensors if t.initial and t.pageable)
+        if state_bytes <= beside.budget_bytes - beside.base_bytes:
+            return False
+        transfers_ns = expected_transfer_ns(asked[ALONE])
+
+        def expected_pj(problem: Problem, transfers_pj: int) -> int:
+            waits_ns = max(0, transfers_ns - problem.compute_once_ns) if problem.paging is Paging.DMA else 0
+            return problem.compute_once_pj + transfers_pj + problem.idle_uw * waits_ns // 1000
+
+        def pages_pj(problem: Problem) -> int:
+            pages = [t for t in problem.tensors if t.pageable]
+            return transfers_ns * sum(t.page_in_pj for t in pages) // max(1, sum(t.page_in_ns for t in pages))
+
+        in_turn = [p for way, p in asked.items() if way != SIDE_BY_SIDE]
+        least = min(expected_pj(p, pages_pj(p)) for p in in_turn)
+        return expected_pj(apart[0], pages_pj(apart[0])) < (1 - WAYS.apart_saves) * least
 
     def _solved(self, problem: Problem, way: int, planner: Planner, share: float) -> Solution:
         """With that share of the work limit, and of the time that is left."""
@@ -287,13 +322,13 @@ class CoreUsage(Reduction[int]):
     def _bounded(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
         """With a bound for all ways in which something may fit: the lowest one.
 
-        Side by side, it is one for schedules without streamed operands if that is higher.
+        It is one for schedules with the same streamed operands, or none, if that is higher.
         """
         open_ = self._set(problem).keys() - self.barred
-        scopes = [best.proof.scope]
-        if self.option(best) == SIDE_BY_SIDE and Streaming.option(best) is None:
-            # It streams nothing. Bounds of other ways may be about that alone.
-            scopes.append(best.proof.scope.with_choice(Streaming.name, ()))
+        scopes, streams = [best.proof.scope], Streaming.option(best)
+        if streams is not None or self.option(best) == SIDE_BY_SIDE:
+            # Bounds of other ways may be about its own streamed operands alone; side by side there are none.
+            scopes.append(best.proof.scope.with_choice(Streaming.name, streams or ()))
         by_scope = {
             scope: {way: self._least(problem, way, scope, planner) for way in open_} for scope in dict.fromkeys(scopes)
         }
@@ -323,8 +358,6 @@ class CoreUsage(Reduction[int]):
                 for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
                     pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
-        if scope is None and way != SIDE_BY_SIDE and not prices_waiting(asked):
-            return least  # the own proof is as good
         return max(least, self._by_phases(way, asked, scope, planner))
 
     def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner) -> int:
@@ -333,14 +366,15 @@ class CoreUsage(Reduction[int]):
         With the streamed operands that `scope` names, or those found; it holds for any other choice.
         """
         known = self.in_turn
-        if known is None or Saved.option(known):
+        streams = () if known is None else Streaming.option(known) or ()
+        saves = any(isinstance(r, Saved) and r.is_open(asked) for r in planner.inner.reductions)
+        if saves if known is None else Saved.option(known):
             return 0
-        streams = Streaming.option(known) or ()
         if (scope is None and streams) or (scope is not None and scope.choice(Streaming.name) not in (None, streams)):
             return 0
         if (way, streams) not in self.by_phases:
             for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
-                asked = streaming.as_in(asked, known)
+                asked = asked if known is None else streaming.as_in(asked, known)
             self.by_phases[way, streams] = solvers.phased_bound(
                 asked,
                 time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import ram_bytes
 from poetc.planning.kernels import KERNELS, fastest, kernels_of, with_least_workspace
@@ -24,6 +25,8 @@ from poetc.scheduling import (
     verify_plan,
 )
 from poetc.solvers import lower_bound_bytes, min_budget
+from poetc.solvers.poetc.bounds.ladder import fullest_operator
+from poetc.solvers.poetc.placement.relaxation import open_model
 from tests.support.oracle import minimum_budget, optimum
 from tests.support.planning import planner
 from tests.support.problems import random_dag, training_problem
@@ -158,3 +161,22 @@ def test_other_solvers_and_roomy_budgets_have_the_fastest_kernels() -> None:
     assert fastest(plain) is plain
     with pytest.raises((InfeasibleError, LimitError)):
         planner("ram", "poetc", OPTIONS).solve(replace(plain, budget_bytes=1))
+
+
+def test_the_fullest_operator_leaves_room_for_other_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that costs little more and needs no workspace, where a faster one fits as well."""
+    problem = training_problem(Random(3), 6)
+    at = fullest_operator(open_model(problem))
+    room = 3 * max(t.size_bytes for t in problem.tensors)
+    operator = problem.operators[at]
+    slower = Variant(workspace_bytes=0, time_ns=operator.time_ns + 1, energy_pj=operator.energy_pj + 1)
+    wide = replace(operator, workspace_bytes=room, low_workspace=(slower,))
+    problem = replace(problem, operators=(*problem.operators[:at], wide, *problem.operators[at + 1 :]))
+    budget = (lower_bound_bytes(fastest(problem)) * 5 + keep_all_peak_bytes(fastest(problem)) * 4) // 9
+    problem = replace(problem, budget_bytes=budget)
+    options = SolveOptions(time_limit_s=20.0, work_limit_s=0.2)
+    found = planner(options=options).solve(problem)
+    verify_plan(found.problem, found.schedule, found.plan)
+    assert kernels_of(problem, found.problem)[at] == 1
+    monkeypatch.setattr(solvers, "kernel_of_fullest", lambda problem, time_limit_s: (0, 0))
+    assert found.cost < planner(options=options).solve(problem).cost

@@ -200,8 +200,16 @@ class CutModel(Columns):
         if p in self.run[g]:
             columns.append(self.run[g][p])
         if t in self.load[g]:
-            columns.append(self.load[g][t])
+            columns.append(self.readable(g, t))
         return columns
+
+    def readable(self, g: int, t: int) -> int:
+        """The column of a page-in in stage g, for users of that stage."""
+        return self.load[g][t]
+
+    def readable_since(self, g: int, t: int, loaded: int) -> int:
+        """The column `loaded`, of any page-in from stage g on, for users from then on."""
+        return loaded
 
     def _stage(self, g: int, end: int) -> None:
         mip, model = self.mip, self.model
@@ -250,8 +258,9 @@ class CutModel(Columns):
         for t in self.hold[g]:
             columns = [self.load[h][t] for h in stages if t in self.load[h]]
             if columns:
-                load[t] = together(columns)
-                self._link(t, load[t])  # a tensor that is read back by halves is still written as a whole
+                loaded = together(columns)
+                self._link(t, loaded)  # a tensor that is read back by halves is still written as a whole
+                load[t] = self.readable_since(g, t, loaded)
 
         def sources(t: int) -> list[int] | None:
             p = model.producer[t]

@@ -18,8 +18,9 @@ of them count at the last action in the list that has begun. R and I count actio
 has begun. Executions and transfers repeated before that are left out, which relaxes.
 
 Take a tensor that is not in RAM when a begins, and that somebody reads later. Unless it is made again, it was written
-to the store before: T1 has that page-out. Other page-outs may run beside a. So T1 + T2 has all page-outs, less the
-duration.
+to the store before: T1 has that page-out. `around` has the rows that follow. Beside a run repetitions and transfers
+that begin meanwhile, and page-outs of tensors that are there. T1 + T2 has all loads less those, of which there are no
+more than all other lanes take while a lasts.
 
 Operators that are neither ancestors nor descendants may run at any time. They keep their prices, but neither time nor
 tensors.
@@ -38,7 +39,8 @@ from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpe
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.ladder import fullest_operator
 from poetc.solvers.poetc.bounds.ram import operand_bytes
-from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
+from poetc.solvers.poetc.placement.around import AroundOne
+from poetc.solvers.poetc.placement.relaxation import open_model
 from poetc.solvers.processors import GRAIN, weights_of
 
 ROUNDED_PJ = 2  # `OpenPlacement` rounds its bound up, and a schedule's idle energy is rounded down
@@ -51,6 +53,7 @@ class Lanes:
     operators_ns: tuple[int, ...]  # in parts of GRAIN
     page_in: int
     page_out: int
+    processors: tuple[int, ...] = ()  # their weights; none: the one processor, or the bus
 
 
 @functools.lru_cache(maxsize=16)
@@ -124,6 +127,11 @@ def _options(problem: Problem, kernel: OperatorSpec | Variant) -> list[tuple[int
     return [(ns, 1000 * pj - own[p] * ns) for p, ns, pj in costs]
 
 
+def _durations(kernel: OperatorSpec | Variant) -> list[tuple[int, int]]:
+    """Processor and time."""
+    return [(0, kernel.time_ns), *((e.processor, e.time_ns) for e in kernel.elsewhere)]
+
+
 def _above_idle(problem: Problem) -> Problem | None:
     """Plain, with the least energy above idling of any kernel and processor, and without time; None if one is below."""
     own_uw = problem.processors[0].idle_uw if problem.processors else 0  # of whoever waits for a transfer
@@ -176,7 +184,7 @@ def _lanes(problem: Problem) -> Iterator[Lanes]:
     all_weights.append(weights_of(problem, by_time=False))
     for weights in dict.fromkeys(map(tuple, all_weights)):
         pages = weights[0] if problem.paging is Paging.SYNC else 0
-        yield Lanes(tuple(_weighted(o, weights) for o in operators), pages, pages)
+        yield Lanes(tuple(_weighted(o, weights) for o in operators), pages, pages, tuple(weights))
 
 
 def _weighted(operator: OperatorSpec, weights: Sequence[int]) -> int:
@@ -266,10 +274,9 @@ def _around(
     sides = [[priced.operators[k] for k in side] for side in (before, [*after, *strangers])]
     priced = replace(priced, operators=(*sides[0], begin, end, *sides[1]))
     cuts = len(before), len(before) + 1
-    relaxed = OpenPlacement(open_model(priced), cuts, movable_state(priced))
+    relaxed = AroundOne(open_model(priced), cuts, movable_state(priced))
     # Streamed operators and the first processor, where it alone can run one, keep transfers from running beside them.
     alone = problem.operators[at].is_streamed or (bool(problem.processors) and not problem.operators[at].elsewhere)
-    beside_ns = 0 if alone else max(ns for ns, _ in _options(problem, kernel))
     unit_ns = max(1, problem.compute_once_ns)
     price = _idle_uw(problem) * unit_ns / 1000 / relaxed.unit
     chains_ns = _chains_ns(problem, at)
@@ -279,15 +286,22 @@ def _around(
     for lane in lanes:
         first_ns, last_ns = (sum(lane.operators_ns[k] for k in side) for side in (before, after))
         first, last, all_ = transfers.first(lane), transfers.last(lane), transfers.all(lane)
+        beside = Counter[int]() if alone else transfers.beside(lane)
         for v, column in (pair for run in relaxed.run for pair in run.items()):
             all_[column] += lane.operators_ns[before[v]]
         for v, column in relaxed.run[1].items():
             last[column] += lane.operators_ns[before[v]]
+        for v, column in relaxed.run[0].items():
+            beside[column] += lane.operators_ns[before[v]]
+        # Loads beside the operator: no more than all other lanes take while it lasts.
+        hidden = relaxed.mip.column(0.0, 0.0, _others_ns(problem, lane, at, kernel) * scale, integer=False)
         rows = (
             ([parts[0]], first, first_ns + transfers.reads_ns(lane)),
             ([parts[1]], last, last_ns),
-            (parts, all_, first_ns + last_ns + transfers.reads_ns(lane) - max(lane.page_in, lane.page_out) * beside_ns),
+            ([*parts, hidden], all_, first_ns + last_ns + transfers.reads_ns(lane)),
         )
+        kept = {c: ns * scale for c, ns in beside.items() if ns}
+        relaxed.mip.row([hidden, *kept], [-1.0, *kept.values()], 0.0)
         for columns, terms, least_ns in rows:
             kept = {c: -ns * scale for c, ns in terms.items() if ns}
             relaxed.mip.row([*columns, *kept], [*[1.0] * len(columns), *kept.values()], least_ns * scale)
@@ -297,10 +311,17 @@ def _around(
     return max(0, math.floor(relaxation.bound) - ROUNDED_PJ)
 
 
+def _others_ns(problem: Problem, lane: Lanes, at: int, kernel: OperatorSpec | Variant) -> int:
+    """The most load of a lane beside operator `at`, in parts of GRAIN."""
+    if lane.processors:
+        return max((GRAIN - lane.processors[p]) * ns for p, ns in _durations(kernel))
+    return 0 if lane.operators_ns[at] else GRAIN * kernel.time_ns
+
+
 class _Transfers:
     """The time of transfers in the parts of a step: by column, in parts of GRAIN of ns."""
 
-    def __init__(self, problem: Problem, relaxed: OpenPlacement) -> None:
+    def __init__(self, problem: Problem, relaxed: AroundOne) -> None:
         self.tensors, self.relaxed = problem.tensors, relaxed
         model, cut = relaxed.model, relaxed.cuts[0]
         # Read from the store by an ancestor, or by the operator: before it begins.
@@ -325,7 +346,7 @@ class _Transfers:
                 continue
             again = [run[p] for run in relaxed.run if p in run]
             there = [*again, *([relaxed.hold[0][t]] if t in relaxed.hold[0] else [])]
-            written[t] = mip.column(integer=False)
+            written[t] = relaxed.written[t] if t in relaxed.written else mip.column(integer=False)
             columns, values = [written[t], *there], [1.0] * (1 + len(there))
             needed = relaxed.model.ends_in_ram[t] or any(v > cut for v in relaxed.model.consumers[t])
             if lives_in_ram is not None and (needed or t not in updated):
@@ -369,6 +390,19 @@ class _Transfers:
         for chain in relaxed.chains:  # state that lives in RAM leaves it
             weights[relaxed.evicted[chain[0]]] += lane.page_out * self.tensors[chain[0]].page_out_ns
             weights[relaxed.late[chain[0]]] += lane.page_out * self.tensors[chain[-1]].page_out_ns
+        return weights
+
+    def beside(self, lane: Lanes) -> Counter[int]:
+        """Of those that may run while the operator does, and are not over when it begins."""
+        relaxed, cut, tensors = self.relaxed, self.relaxed.cuts[0], self.tensors
+        weights = Counter({c: lane.page_in * tensors[t].page_in_ns for t, c in relaxed.load[0].items()})
+        for t, column in relaxed.store.items():
+            if relaxed.model.producer[t] < cut:
+                weights[relaxed.beside.get(t, column)] += lane.page_out * tensors[t].page_out_ns
+        for chain in relaxed.chains:
+            weights[relaxed.evicted[chain[0]]] += lane.page_out * tensors[chain[0]].page_out_ns
+            if relaxed.model.producer[chain[-1]] < cut:
+                weights[relaxed.late[chain[0]]] += lane.page_out * tensors[chain[-1]].page_out_ns
         return weights
 
     def _add_outs(self, found: Counter[int], lane: Lanes, store: Mapping[int, int]) -> None:

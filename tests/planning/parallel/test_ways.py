@@ -33,6 +33,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers import solve
 from poetc.solvers.processors import placed
+from tests.solvers.bounds.test_phases import frozen_chain
 from tests.support.problems import random_dag, training_problem
 
 DIGITS = Path(__file__).resolve().parents[3] / "demo" / "digits.onnx"
@@ -181,6 +182,30 @@ def test_a_core_that_does_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> No
     used = {s.processor for s in apart.schedule.actions if isinstance(s, Compute)}
     monkeypatch.setattr(processors, "transfers_apart", lambda problem: None)
     assert apart.cost < 0.97 * solved().cost and 1 in used
+
+
+def frozen(budget_bytes: int) -> Problem:
+    """Frozen weights, twice as much as fits, are read forward and backward. Waiting draws power on the first core."""
+    base = frozen_chain()
+    tensors = tuple(replace(t, page_in_pj=210) if t.initial == "store" else t for t in base.tensors)
+    core = Elsewhere(processor=1, time_ns=50, energy_pj=150)
+    operators = tuple(replace(o, energy_pj=250, elsewhere=(core,)) for o in base.operators)
+    specs = (ProcessorSpec(name="m", active_uw=5000, idle_uw=2000), ProcessorSpec(name="p", active_uw=3000))
+    return replace(base, operators=operators, tensors=tensors, processors=specs, budget_bytes=budget_bytes)
+
+
+def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_again() -> None:
+    problem = frozen(432)
+    ways = {ALONE: placed(problem, (0,) * len(problem.operators)), SIDE_BY_SIDE: problem}
+    assert CoreUsage([ways])._is_better_apart(ways, set())
+    assert not CoreUsage([ways])._is_better_apart(ways, {SIDE_BY_SIDE})
+    roomy = {way: replace(p, budget_bytes=4000) for way, p in ways.items()}
+    assert not CoreUsage([roomy])._is_better_apart(roomy, set())
+    asked = planner(ways, time_limit_s=10.0)
+    found = asked.solve(ways[ALONE])
+    assert CoreUsage.option(found) == SIDE_BY_SIDE
+    (alone,) = [w for w in found.ways if w.count == ALONE]
+    assert alone.cost is None and alone.least > found.cost >= found.proof.bound > 0.85 * found.cost
 
 
 class Counting(Kernels):

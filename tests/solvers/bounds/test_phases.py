@@ -35,6 +35,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers import phased_bound
+from poetc.solvers.poetc.placement.around import AroundOne
 from poetc.solvers.processors import relaxed
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem, with_budget
@@ -236,6 +237,19 @@ def test_no_schedule_that_the_planner_finds_costs_less(seeds: range) -> None:
         found += cost is not None
         assert cost is None or phased_bound(problem, time_limit_s=60.0) <= cost, seed
     assert found > len(seeds) // 2 - 1
+
+
+@pytest.mark.parametrize("seed", [0, 25])
+def test_a_tensor_is_written_before_it_is_read_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without these rows an LP reads back a half of a tensor that nobody wrote. With a bus, and on two processors."""
+    random = Random(seed)
+    problem = training_problem(random, random.choice((3, 4, 5, 6)), paging=True)
+    problem = on_cores(random, problem) if seed % 3 else with_bus(random, problem)
+    problem = replace(problem, budget_bytes=keep_all_peak_bytes(replace(problem, budget_bytes=2**30)) // 2)
+    bound, cost = phased_bound(problem, time_limit_s=60.0), solved(problem)
+    assert cost is not None and bound <= cost
+    monkeypatch.setattr(AroundOne, "has_times", lambda self, t: False)
+    assert phased_bound(replace(problem, name="other"), time_limit_s=60.0) < bound
 
 
 def frozen_chain(layers: int = 3, *, in_bus: bool = False) -> Problem:
