@@ -2,7 +2,7 @@
 
     bench/setup_peers peft
     python -m bench.language_models modelled build/peers/peft/bin/python build/language-models [--models NAME ...]
-    python -m bench.language_models measured build/peers/peft/bin/python build/language-models [--models NAME ...]
+    python -m bench.language_models measured build/peers/peft/bin/python build/language-models [--threads 2]
     bench/setup_peers llama
     bench/setup_peers
     python -m bench.language_models peers build/peers/{peft,llama,mnn}/bin/python build/language-models [--threads 2]
@@ -210,14 +210,18 @@ def _turn(process: subprocess.Popen[str]) -> tuple[float, ...]:
     return tuple(map(float, process.stdout.readline().split()))
 
 
-def turns(torch: str, name: str, tokens: int, built: Path, rounds: int) -> dict[str, Any]:
-    """Steps of both engines in turn, on one thread: the least processor time of each, and the memory of the process."""
-    own = _start(sys.executable, "-m", "bench.language_models", "--worker", "train", built)
-    peer = _start(torch, "-P", HERE / "peer_language_models.py", "run", name, tokens, "float32")
+def turns(torch: str, name: str, tokens: int, built: Path, rounds: int, threads: int) -> dict[str, Any]:
+    """Steps of both engines in turn: the least time of each, and the memory of the process.
+
+    The time is the processor's with one thread, and that of the clock with several.
+    """
+    own = _start(sys.executable, "-m", "bench.language_models", "--worker", "train", built, threads=threads)
+    words = (torch, "-P", HERE / "peer_language_models.py", "run", name, tokens, "float32")
+    peer = _start(*words, threads=threads)
     times = [(_turn(own), _turn(peer)) for _ in range(rounds + 1)][1:]  # the first is not counted
     for process in (own, peer):
-        process.communicate()
-    busy, peer_busy = (min(row[k][0] for row in times) / 1e3 for k in (0, 1))
+        process.kill()
+    busy, peer_busy = (min(row[k][0 if threads == 1 else 3] for row in times) / 1e3 for k in (0, 1))
     memory, peer_memory = (int(times[-1][k][2]) for k in (0, 1))
     found = {"busy_s": busy, "peer_busy_s": peer_busy, "memory_bytes": memory, "peer_bytes": peer_memory}
     return found | {"load": os.getloadavg()[0]}
@@ -252,15 +256,17 @@ def measured(
     models: tuple[str, ...] = MODELS,
     lengths: tuple[int, ...] = LENGTHS,
     rounds: int = 2,
+    threads: int = 1,
 ) -> Rows:
-    """Steps of both engines on this machine, with the schedules of *modelled*."""
-    held = Table(folder / "measured.csv", (*KEYS, *MEASURED), KEYS)
+    """Steps of both engines on this machine, with the schedules of *modelled*: in threads by the clock."""
+    held = Table(folder / ("measured.csv" if threads == 1 else f"measured-{threads}.csv"), (*KEYS, *MEASURED), KEYS)
     yield "model, tokens", "poetc, tokens/s", "PyTorch", "poetc's process, MB", "PyTorch's"
     for tokens, name in product(lengths, models):
         row, at = held.rows.get((name, str(tokens))), folder / f"{name}-{tokens}"
         if row is None:
-            _of_process("build", f"{at}.solved", built := Path(f"{at}.built"))
-            row = held.add({"model": name, "tokens": tokens, **turns(torch, name, tokens, built, rounds)})
+            if not (built := Path(f"{at}.built")).exists():
+                _of_process("build", f"{at}.solved", built)
+            row = held.add({"model": name, "tokens": tokens, **turns(torch, name, tokens, built, rounds, threads)})
         yield _measured_cells(row)
 
 

@@ -153,7 +153,7 @@ def _inputs_of(module: str) -> tuple[str, str]:
 def _modules(graph: Graph, updates: Updates) -> dict[str, tuple[str, Adapter]]:
     """The module and the adapter beside each weight. UnsupportedModelError for one with magnitudes."""
     if any(a.magnitudes for a in updates.adapters.values()):
-        raise UnsupportedModelError("adapters with dora have this format for peft alone: write --adapter or the model")
+        raise UnsupportedModelError("no such file holds magnitudes of dora: write --adapter, or the merged model")
     names = training.adapter_names(graph, updates.adapters)
     return {w: (names[w][0].removesuffix(".lora_A.weight"), a) for w, a in updates.adapters.items()}
 

@@ -147,9 +147,9 @@ def test_models_that_have_no_such_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lora", "written", "message"),
     [
-        (("2:dora",), {"gguf_adapter": "a.gguf"}, "for peft alone"),
-        (("2:dora",), {"onnx_adapter": "a.onnx_adapter"}, "for peft alone"),
-        (("2:dora",), {"adapter_base": "base.onnx"}, "for peft alone"),
+        (("2:dora",), {"gguf_adapter": "a.gguf"}, "magnitudes of dora"),
+        (("2:dora",), {"onnx_adapter": "a.onnx_adapter"}, "magnitudes of dora"),
+        (("2:dora",), {"adapter_base": "base.onnx"}, "magnitudes of dora"),
         (("2", "2:q_proj:dora"), {"adapter": "a.safetensors"}, "DoRA for all adapters or none"),
     ],
 )
