@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poetc.emit._cprint import table
-from poetc.emit._step_tables import Pools, step_rows
+from poetc.emit._instruction_tables import Pools, instruction_rows
 from poetc.program import ProgramBundle, ProgramSwitch
 
 
 def bundle_tables(bundle: ProgramBundle, prefix: str) -> list[str]:
     """C of the plans, and of the switches between them; equal transitions are stored once."""
-    pools, steps, absences = Pools(), list[str](), list[str]()
+    pools, instructions, absences = Pools(), list[str](), list[str]()
     placed: dict[tuple[str, ...], int] = {}
     placed_absences: dict[tuple[str, ...], int] = {}
     rows: list[str] = []
@@ -20,8 +20,8 @@ def bundle_tables(bundle: ProgramBundle, prefix: str) -> list[str]:
     for switch in bundle.switches:
         own = tuple(_rows(bundle, switch, pools))
         if own not in placed:
-            placed[own] = len(steps)
-            steps += own
+            placed[own] = len(instructions)
+            instructions += own
         away = tuple(f"    {{{a.begin}u, {a.end}u, {a.page}u, {a.operand.offset_bytes}u}}," for a in switch.absences)
         if away not in placed_absences:
             placed_absences[away] = len(absences)
@@ -32,8 +32,8 @@ def bundle_tables(bundle: ProgramBundle, prefix: str) -> list[str]:
     for i in range(count * count):
         ranges[i + 1] += ranges[i]
     lines = pools.tables("bundle")
-    if steps:
-        lines += ["", "static const poetc_step bundle_steps[] = {", *steps, "};"]
+    if instructions:
+        lines += ["", "static const poetc_instruction bundle_instructions[] = {", *instructions, "};"]
     if absences:
         lines += ["", "static const poetc_absence bundle_absences[] = {", *absences, "};"]
     if rows:
@@ -51,7 +51,7 @@ def bundle_tables(bundle: ProgramBundle, prefix: str) -> list[str]:
         f"    .plan_count = {count}u,",
         f"    .switches = {'bundle_switches' if rows else 'NULL'},",
         "    .ranges = bundle_ranges,",
-        f"    .steps = {'bundle_steps' if steps else 'NULL'},",
+        f"    .instructions = {'bundle_instructions' if instructions else 'NULL'},",
         f"    .absences = {'bundle_absences' if absences else 'NULL'},",
         "};",
     ]
@@ -59,13 +59,13 @@ def bundle_tables(bundle: ProgramBundle, prefix: str) -> list[str]:
 
 def switch_bytes(bundle: ProgramBundle, pointer_bytes: int) -> int:
     """The flash that the tables of switches take, but for the plans themselves."""
-    pools, steps, absences = Pools(), set[tuple[str, ...]](), set[tuple[str, ...]]()
+    pools, instructions, absences = Pools(), set[tuple[str, ...]](), set[tuple[str, ...]]()
     for switch in bundle.switches:
-        steps.add(tuple(_rows(bundle, switch, pools)))
+        instructions.add(tuple(_rows(bundle, switch, pools)))
         absences.add(tuple(str((a.begin, a.end, a.page, a.operand.offset_bytes)) for a in switch.absences))
     return (
         16 * len(bundle.switches)
-        + 5 * pointer_bytes * sum(len(s) for s in steps)
+        + 5 * pointer_bytes * sum(len(s) for s in instructions)
         + 16 * sum(len(a) for a in absences)
         + 4 * (pools.words + len(bundle.programs) ** 2 + 1)
         + 7 * pointer_bytes
@@ -73,4 +73,4 @@ def switch_bytes(bundle: ProgramBundle, pointer_bytes: int) -> int:
 
 
 def _rows(bundle: ProgramBundle, switch: ProgramSwitch, pools: Pools) -> list[str]:
-    return step_rows(replace(bundle.programs[0], name="bundle", instructions=switch.instructions), pools)
+    return instruction_rows(replace(bundle.programs[0], name="bundle", instructions=switch.instructions), pools)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from poetc.emit._bundle_tables import bundle_tables
 from poetc.emit._cprint import comment, identifier, identifiers, integer, string
+from poetc.emit._instruction_tables import Pools, instruction_rows, required
 from poetc.emit._queue_tables import queue_tables
 from poetc.emit._state_tables import formatted_tables, region_tables, schedule_table
-from poetc.emit._step_tables import Pools, required, step_rows
 from poetc.graph import DType, Role, TensorType
 from poetc.program import (
     Binding,
@@ -117,7 +117,7 @@ class Module:
     def symbols(self) -> list[str]:
         """The kernels that the programs call, sorted."""
         transitions = [s.instructions for s in self.bundle.switches] if self.bundle is not None else []
-        called = {i.symbol for steps in transitions for i in steps if isinstance(i, Call | Move)}
+        called = {i.symbol for transition in transitions for i in transition if isinstance(i, Call | Move)}
         return sorted(called.union(*(p.kernels for p in self.programs)))
 
     @property
@@ -266,7 +266,7 @@ def _described(tensor: str, type: TensorType) -> str:
 def _program_header(module: Module, program: Program) -> list[str]:
     name = f"{module.prefix}_{program.name}"
     inputs = all_inputs(program)
-    lines = ["", comment(f"{program.name}: {len(program.instructions)} steps"), ""]
+    lines = ["", comment(f"{program.name}: {len(program.instructions)} instructions"), ""]
     lines.append(_define(f"{name.upper()}_ARENA_BYTES", program.arena_bytes))
     lines.append(_define(f"{name.upper()}_INPUT_COUNT", len(inputs)))
     if inputs:
@@ -371,7 +371,7 @@ def _generic_names(module: Module, emission: int, program_section: str) -> list[
     lines += [f"#define POETC_MODEL_{key} {value}" for key, value in pairs]
     lines += _scores(module)
     if main.probes:
-        lines += ["", "/* Gradients: before which step they are whole, offset in the arena, bytes. */"]
+        lines += ["", "/* Gradients: before which instruction they are whole, offset in the arena, bytes. */"]
         rows = [f"{{{i}u, {o.offset_bytes}u, {o.type.size_bytes}u}}" for _, (i, o) in sorted(main.probes.items())]
         lines += ["#define POETC_MODEL_GRADIENTS { \\", *(f"    {row}, \\" for row in rows), "}"]
     return lines
@@ -434,10 +434,10 @@ def source(module: Module) -> str:
 def _program_source(prefix: str, program: Program) -> list[str]:
     name = f"{prefix}_{program.name}"
     pools = Pools()
-    steps = step_rows(program, pools)
+    rows = instruction_rows(program, pools)
     lines = pools.tables(program.name)
-    if steps:
-        lines += ["", f"static const poetc_step {program.name}_steps[] = {{", *steps, "};"]
+    if rows:
+        lines += ["", f"static const poetc_instruction {program.name}_instructions[] = {{", *rows, "};"]
     if program.pages:
         lines += ["", f"static const poetc_page {program.name}_pages[] = {{"]
         lines += [
@@ -560,8 +560,8 @@ def _descriptor(prefix: str, program: Program) -> list[str]:
     """C99 designated initialisers, so that the order of the fields in poetc.h does not matter."""
     name, parts = f"{prefix}_{program.name}", len(regions(program))
     fields = {
-        "steps": f"{program.name}_steps" if program.instructions else "NULL",
-        "step_count": f"{len(program.instructions)}u",
+        "instructions": f"{program.name}_instructions" if program.instructions else "NULL",
+        "instruction_count": f"{len(program.instructions)}u",
         "pages": f"{program.name}_pages" if program.pages else "NULL",
         "page_count": f"{len(program.pages)}u",
         "absences": f"{program.name}_absences" if program.absences else "NULL",

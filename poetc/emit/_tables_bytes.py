@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from poetc.emit._instruction_tables import Pools, instruction_rows
 from poetc.emit._module import Module
-from poetc.emit._step_tables import Pools, step_rows
 from poetc.program import Program, all_inputs, regions
 from poetc.runtime.layout import align
 
 
 def tables_bytes(module: Module, pointer_bytes: int, *, queues: bool = False) -> int:
-    """The flash of the main program's tables: steps and their operands, pages, inputs, outputs, descriptors.
+    """The flash of the main program's tables: instructions and their operands, pages, inputs, outputs, descriptors.
 
     `queues`: with those of its processors.
     """
     main = module.programs[0]
     pools = Pools()
-    step_rows(main, pools)
+    instruction_rows(main, pools)
     inputs = all_inputs(main)
     names = sum(align(len(b.name.encode()) + 1, pointer_bytes) for b in inputs)
     return (

@@ -36,7 +36,7 @@ from poetc.runtime.library import Runtime, callbacks
 
 _OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 _SWITCHED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
-REQUESTS = 10_000  # at random steps
+REQUESTS = 10_000  # at random instructions
 FEW = 100  # requests, all of which may ask for the plan that runs
 
 
@@ -86,7 +86,7 @@ class BundleModel(HostModel):
     ) -> None:
         self._elastic = _Elastic()
         self._bundle = bundle
-        self.on_step: Callable[[int, int], None] | None = None  # (plan, step), before each step
+        self.on_instruction: Callable[[int, int], None] | None = None  # (plan, instruction), before each instruction
         self.on_switch: Callable[[int], None] | None = None  # the arena that is in use from now on
         super().__init__(library, bundle.programs, values, store=store)
 
@@ -95,7 +95,7 @@ class BundleModel(HostModel):
         self.reset(pattern)
         if self.program.pages and self.program.page_buffer_offset is not None:  # initial pages went through it
             self.arena[self.program.page_buffer_offset :][: self.program.block_bytes] = pattern
-        self._observer = _OBSERVER(self._stepped)
+        self._observer = _OBSERVER(self._before_instruction)
         self._switched = _SWITCHED(lambda _, arena_bytes: self.on_switch(arena_bytes) if self.on_switch else None)
         self._config.observer = address_of(self._observer)
         code = self._dll.poetc_bundle_init(
@@ -109,7 +109,7 @@ class BundleModel(HostModel):
         self._elastic.switched = address_of(self._switched)
 
     def unobserved(self) -> None:
-        """Without calls before each step, until the next start."""
+        """Without calls before each instruction, until the next start."""
         self._config.observer = None
 
     def request(self, arena_bytes: int) -> int:
@@ -134,16 +134,16 @@ class BundleModel(HostModel):
 
     @property
     def at(self) -> int:
-        """The step of the plan where the last run stopped."""
-        return int(self._elastic.runtime.step)
+        """The instruction of the plan where the last run stopped."""
+        return int(self._elastic.runtime.instruction)
 
     @property
     def switch_count(self) -> int:
         return int(self._elastic.switch_count)
 
-    def _stepped(self, _context: int, _runtime: int, index: int) -> int:
-        if self.on_step is not None:
-            self.on_step(int(self._elastic.plan), index)
+    def _before_instruction(self, _context: int, _runtime: int, index: int) -> int:
+        if self.on_instruction is not None:
+            self.on_instruction(int(self._elastic.plan), index)
         return 0
 
     def bits(self) -> dict[str, bytes]:
@@ -160,7 +160,7 @@ def validate_bundle(
     reference: Reference | None = None,
     numerics: Numerics = "separate",
 ) -> BundleValidation:
-    """Take every switch, or `most` of them, drawn at random; then runs with random requests at random steps.
+    """Take every switch, or `most` of them, drawn at random; then runs with random requests at random instructions.
 
     `reference`: the program that adds up the batch as a history says. Without it bits are compared with those of the
     first plan; that is for plans of one number of micro-batches.
@@ -178,7 +178,7 @@ def validate_bundle(
             batch = sample_inputs(bundle.programs[0], 0)
             known: dict[History, Found] = {}
             for plan in range(len(bundle.programs)):
-                model.on_step = model.on_switch = None
+                model.on_instruction = model.on_switch = None
                 model.start(plan)
                 result = model.step(batch), model.bits()
                 history: History = ((bundle.parts[plan], ""),)
@@ -229,15 +229,15 @@ def _take(
     for pattern in PATTERNS:
         model.start(switch.source, pattern)
 
-        def ask(plan: int, step: int) -> None:
-            if plan == switch.source and step == switch.at - 1:
+        def ask(plan: int, instruction: int) -> None:
+            if plan == switch.source and instruction == switch.at - 1:
                 model.request(target.arena_bytes)
 
         def switched(_arena_bytes: int, pattern: int = pattern) -> None:
             touched[0] = max(touched[0], _end(model.arena, pattern))
             model.arena[floor:] = pattern
 
-        model.on_step, model.on_switch = ask, switched
+        model.on_instruction, model.on_switch = ask, switched
         try:
             result = model.step(batch), model.bits()
         except StepError as error:
@@ -271,13 +271,13 @@ def _random_requests(
     asked, ran = 0, 0
     history: History = ()
 
-    def ask(plan: int, step: int) -> None:
+    def ask(plan: int, instruction: int) -> None:
         nonlocal asked, ran, history
         part = bundle.parts[plan]
-        if step == 0:
+        if instruction == 0:
             history = ((part, ""),)
         elif plan != ran and part != bundle.parts[ran]:
-            history = after(history, part, bundle.share(plan, step))
+            history = after(history, part, bundle.share(plan, instruction))
         ran = plan
         if rng.random() < chance:
             model.request(rng.choice(plans).arena_bytes)
@@ -287,12 +287,12 @@ def _random_requests(
     histories: list[History] = []
     model.on_switch = None
     model.start(0)
-    model.on_step = ask
+    model.on_instruction = ask
     while asked < requests:
         steps.append((model.step(sample_inputs(plans[0], len(steps))), model.bits()))
         histories.append(history)
     went = model.switch_count
-    model.on_step = None
+    model.on_instruction = None
     model.start(0)
     model.unobserved()
     for index, result in enumerate(steps):

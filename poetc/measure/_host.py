@@ -386,8 +386,8 @@ class HostModel:
         self.run_ns = time.thread_time_ns() - start_ns
         if not (self._before == _GUARD).all() or not (self._after == _GUARD).all():
             raise CheckFailed("the emitted C wrote outside its arena")
-        # Of several processors each counts its own steps.
-        where = "" if self._processors is not None else self.program.where(self._runtime.step)
+        # Of several processors each counts its own instructions.
+        where = "" if self._processors is not None else self.program.where(self._runtime.instruction)
         self._check("poetc_run", code, where)
         return float(self._dll.poetc_loss(ctypes.byref(self._runtime)))
 

@@ -291,7 +291,7 @@ def execute(
         raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
     done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
     measured, bank_bytes, marks, works, cycle_marks = read_counts(counts)
-    steps = len(program.instructions)
+    count = len(program.instructions)
     if firmware.has_processors:
         marks = _in_order(program, works)
     return Run(
@@ -299,18 +299,18 @@ def execute(
         arena_bytes=sum(bank_bytes) if program.banks else measured["arena"],
         bank_bytes=tuple(bank_bytes),
         stack_bytes=measured["stack"] if "poetc_stack" in firmware.elf.symbols else None,
-        instructions=_inside(marks, len(program.instructions)),
+        instructions=_inside(marks, count),
         total_instructions=measured["instructions"],
-        cycles=_inside(cycle_marks, steps) if "cycles" in measured else 0,
+        cycles=_inside(cycle_marks, count) if "cycles" in measured else 0,
         page_ins=done["page_ins"],
         page_outs=done["page_outs"],
         state=_state(firmware, len(batches), done["sequence"] - (not losses)),  # resuming begins a new run
         counts=_counts(program, marks, cycle_marks if "cycles" in measured else [0] * len(marks)),
         resumed_step=log.resumed,
-        step_ends=tuple(marks[steps :: steps + 1]),
+        step_ends=tuple(marks[count :: count + 1]),
         gradients_crc=tuple(log.gradients),
-        step_instructions=tuple(after - before for before, after in pairwise(marks[: steps + 1])),
-        step_cycles=tuple(after - before for before, after in pairwise(cycle_marks[: steps + 1]))
+        step_instructions=tuple(after - before for before, after in pairwise(marks[: count + 1])),
+        step_cycles=tuple(after - before for before, after in pairwise(cycle_marks[: count + 1]))
         if "cycles" in measured
         else (),
         queue_instructions=_of_queues(program, marks) if firmware.has_processors else (),
@@ -508,21 +508,21 @@ def _longest(program: Program, marks: Sequence[int]) -> int:
 
 
 def _instructions_by_run(program: Program, marks: Sequence[int]) -> list[list[int]]:
-    """The instructions that each step took, for each run of the program; `marks`: the counter around each step."""
-    steps = len(program.instructions)
-    runs = [marks[start : start + steps + 1] for start in range(0, len(marks), steps + 1)]
+    """The processor's instructions for each of the program's, run by run; `marks`: the counter around each."""
+    count = len(program.instructions)
+    runs = [marks[start : start + count + 1] for start in range(0, len(marks), count + 1)]
     return [[after - before for before, after in pairwise(run)] for run in runs]
 
 
-def _inside(marks: Sequence[int], steps: int) -> int:
-    """Instructions between the first and the last mark of each run; a run has one mark more than steps."""
-    return sum(marks[i + steps] - marks[i] for i in range(0, len(marks), steps + 1))
+def _inside(marks: Sequence[int], count: int) -> int:
+    """Instructions between the first and the last mark of each run; a run has `count` and one more."""
+    return sum(marks[i + count] - marks[i] for i in range(0, len(marks), count + 1))
 
 
 def _counts(program: Program, marks: Sequence[int], cycles: Sequence[int]) -> tuple[Count, ...]:
-    steps = len(program.instructions)
+    count = len(program.instructions)
     totals: dict[tuple[str, str], list[int]] = {}
-    for start in range(0, len(marks), steps + 1):
+    for start in range(0, len(marks), count + 1):
         for i, instruction in enumerate(program.instructions):
             match instruction:
                 case Call():

@@ -37,7 +37,7 @@ class StepTimes:
 
 
 class _Measurement(ctypes.Structure):
-    _fields_ = [("start", ctypes.c_int64), ("step_ns", ctypes.c_void_p)]
+    _fields_ = [("start", ctypes.c_int64), ("instruction_ns", ctypes.c_void_p)]
 
 
 class TimedModel(HostModel):
@@ -53,7 +53,7 @@ class TimedModel(HostModel):
         least_ns = int(observer.poetc_measure_overhead(ctypes.c_uint32(1000)))
         count = len(self.program.instructions)
         row = np.zeros(max(1, count), np.int64)
-        measurement = _Measurement(step_ns=row.ctypes.data)
+        measurement = _Measurement(instruction_ns=row.ctypes.data)
         rows: list[Array] = []
         steps_ns: list[int] = []
         measure = ctypes.cast(observer.poetc_measure, ctypes.c_void_p).value

@@ -11,7 +11,7 @@ from poetc.program._ir import Call, Program, Space
 class Scores(NamedTuple):
     """The fields of `poetc_scores` in poetc_data.h."""
 
-    step: int  # of the program, before which both are in the arena
+    instruction: int  # of the program, before which both are in the arena
     scores: int  # offset
     labels: int  # offset
     before: int  # the shape of the scores: before, classes, after
@@ -23,7 +23,7 @@ class Scores(NamedTuple):
 def class_scores(program: Program, target: str | None = None) -> tuple[Scores, ...]:
     """The scores of every cross-entropy of `program`, or of those with the labels `target`."""
     scores_of = []
-    for step, call in enumerate(program.instructions):
+    for at, call in enumerate(program.instructions):
         if not isinstance(call, Call) or call.kind != "CrossEntropy":
             continue
         scores, labels = call.inputs[:2]
@@ -35,5 +35,5 @@ def class_scores(program: Program, target: str | None = None) -> tuple[Scores, .
         axis %= len(shape)
         before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         last = ignored if isinstance(ignored, int) else -(2**31)
-        scores_of.append(Scores(step, scores.offset_bytes, labels.offset_bytes, before, shape[axis], after, last))
+        scores_of.append(Scores(at, scores.offset_bytes, labels.offset_bytes, before, shape[axis], after, last))
     return tuple(scores_of)

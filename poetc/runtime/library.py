@@ -65,7 +65,7 @@ class Runtime(ctypes.Structure):
         ("program", ctypes.c_void_p),
         ("run_count", ctypes.c_uint32),
         ("sequence", ctypes.c_uint32),
-        ("step", ctypes.c_uint32),
+        ("instruction", ctypes.c_uint32),
         ("page_ins", ctypes.c_uint32),
         ("page_outs", ctypes.c_uint32),
         ("version_offset", ctypes.c_uint32),
@@ -95,7 +95,7 @@ class Scores(ctypes.Structure):
     """poetc_scores, in poetc_data.h."""
 
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("step", "scores", "labels", "before", "classes", "after")),
+        *((name, ctypes.c_uint32) for name in ("instruction", "scores", "labels", "before", "classes", "after")),
         ("ignored", ctypes.c_int32),
     ]
 

@@ -152,11 +152,12 @@ class Session:
     `library`: libmodel.so; `manifest`: poetc-emit.json of the same emission, or the result of `read_manifest`.
     `store`: the file for pages and for state that lives on the store; it is made anew. By default a temporary file.
     `undo`: a step that fails leaves the state before it, for a copy of the state a step. `operators`: by program, the
-    words of an error on the operator of each step.
+    words of an error on the operator of each instruction.
 
     Arrays are copied once, to the arena. Integers of other types are taken if the numbers fit, floats are rounded to 32
-    bits. A schedule for several processors has a thread each, which sleeps between two steps. ValueError names the
-    input with a wrong shape, type, NaN, or class. SessionError has the runtime's sentence. Threads may share a session.
+    bits. A schedule for several processors has a thread each, which sleeps between two instructions. ValueError names
+    the input with a wrong shape, type, NaN, or class. SessionError has the runtime's sentence. Threads may share a
+    session.
     """
 
     def __init__(
@@ -577,10 +578,10 @@ class Session:
         raise ValueError(f"{tensor.name}[{index}] is {tensor.view.reshape(-1)[flaw.element]}, {why}")
 
     def _where(self, entry: _Entry) -> str:
-        """The operator that failed; of several processors each counts its own steps."""
-        name, at = next(name for name, known in self._entries.items() if known is entry), self._raw.runtime.step
-        steps = self._operators.get(self._description["programs"][name]["name"], ())
-        return steps[at] if self._processors is None and at < len(steps) else ""
+        """The operator that failed; of several processors each counts its own instructions."""
+        name, at = next(name for name, known in self._entries.items() if known is entry), self._raw.runtime.instruction
+        operators = self._operators.get(self._description["programs"][name]["name"], ())
+        return operators[at] if self._processors is None and at < len(operators) else ""
 
 
 def _fitting(row: Mapping[str, Any], given: Any) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from poetc.emit._step_tables import _block_ints
+from poetc.emit._instruction_tables import _block_ints
 
 
 def test_lists_of_kernels_with_fewer_loops_are_as_long_as_the_others() -> None:

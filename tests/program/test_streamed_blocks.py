@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from poetc.devices.blocks import blocks_of, unit_steps
-from poetc.emit._step_tables import _block_ints, _operands
+from poetc.emit._instruction_tables import _block_ints, _operands
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops import Bound, Cut, spec
 from poetc.program import Operand, PageSource, Space
@@ -32,8 +32,8 @@ class _Page(ctypes.Structure):
 
 class _Program(ctypes.Structure):
     _fields_ = (
-        ("steps", POINTER),
-        ("step_count", U32),
+        ("instructions", POINTER),
+        ("instruction_count", U32),
         ("pages", ctypes.POINTER(_Page)),
         ("page_count", U32),
         ("absences", POINTER),
@@ -59,11 +59,11 @@ class _Runtime(ctypes.Structure):
     _fields_ = (
         ("config", ctypes.POINTER(_Config)),
         ("program", ctypes.POINTER(_Program)),
-        *((n, U32) for n in ("run_count", "sequence", "step", "page_ins", "page_outs", "version_offset")),
+        *((n, U32) for n in ("run_count", "sequence", "instruction", "page_ins", "page_outs", "version_offset")),
     )
 
 
-class _Step(ctypes.Structure):
+class _Instruction(ctypes.Structure):
     _fields_ = (("kernel", POINTER), ("refs", POINTER), ("ints", POINTER), ("floats", POINTER), ("op", ctypes.c_uint8))
 
 
@@ -76,9 +76,9 @@ def streamed(
     on_store: Collection[int],
     store_block: int,
 ) -> bytes | None:
-    """The result of the step in blocks of `units`; None where there are no such blocks.
+    """The result of the instruction in blocks of `units`; None where there are no such blocks.
 
-    `on_store`: the operands there, by their numbers. Everything that the step must leave alone is compared.
+    `on_store`: the operands there, by their numbers. Everything that the instruction must leave alone is compared.
     """
     bound, dll = bind_kind(kind, attributes, arrays), library().dll
     types, names = (*bound.inputs, *bound.outputs), [f"t{n}" for n in range(len(arrays) + 1)]
@@ -129,8 +129,8 @@ def streamed(
     of_refs = (U32 * len(refs))(*refs)
     function = ctypes.cast(getattr(dll, call.symbol), POINTER)
     floats = (ctypes.c_float * max(1, len(call.floats)))(*call.floats)
-    step = _Step(function, ctypes.addressof(of_refs), ctypes.addressof(ints), ctypes.addressof(floats), 0)
-    assert dll.poetc_stream(ctypes.byref(runtime), ctypes.byref(step), None) == 0
+    instruction = _Instruction(function, ctypes.addressof(of_refs), ctypes.addressof(ints), ctypes.addressof(floats), 0)
+    assert dll.poetc_stream(ctypes.byref(runtime), ctypes.byref(instruction), None) == 0
 
     result, found = types[-1].size_bytes, np.zeros(align(types[-1].size_bytes), np.uint8)
     written = [(workspace.offset_bytes, made[0].workspace_bytes), (page_buffer, store_block)]

@@ -101,16 +101,16 @@ enum poetc_page_source {
     POETC_PAGE_IMAGE = 2     /* never written by the program: frozen weights that live on the store */
 };
 
-/* One step of a program. Page-out: refs[0] is the tensor, ints = { page }. Page-in: ints = { page, source }. A stream
- * is a computation in blocks, some of whose operands are on the store (src/poetc_stream.c). One that reads ahead has
- * two windows for each, so that its transfers can overlap its kernels (poetc_queues.h). */
-typedef struct poetc_step {
-    poetc_kernel kernel; /* NULL in a page step; of each block in a stream */
+/* One instruction of a program. Page-out: refs[0] is the tensor, ints = { page }. Page-in: ints = { page, source }. A
+ * stream is a computation in blocks, some of whose operands are on the store (src/poetc_stream.c). One that reads ahead
+ * has two windows for each, so that its transfers can overlap its kernels (poetc_queues.h). */
+typedef struct poetc_instruction {
+    poetc_kernel kernel; /* NULL in a page instruction; of each block in a stream */
     const poetc_ref *refs;
     const int32_t *ints;
     const float *floats;
     uint8_t opcode;
-} poetc_step;
+} poetc_instruction;
 
 /* A region of the store. A slot is size_bytes of data and the trailer, in whole blocks. State that lives on the store
  * has two slots, which successive runs write in turn. A run that fails leaves the slot of the last complete run whole.
@@ -124,7 +124,8 @@ typedef struct poetc_page {
 
 #define POETC_SUMMED_BYTES 8192u /* of a table of which single rows are read */
 
-/* State that lives in RAM is not in its place while steps begin .. end - 1 run: the schedule has other data there. */
+/* State that lives in RAM is not in its place while instructions begin .. end - 1 run: the schedule has other data
+ * there. */
 typedef struct poetc_absence {
     uint32_t begin;
     uint32_t end;
@@ -140,8 +141,8 @@ typedef struct poetc_region {
 
 /* An emitted program: const, lives in flash. */
 typedef struct poetc_program {
-    const poetc_step *steps;
-    uint32_t step_count;
+    const poetc_instruction *instructions;
+    uint32_t instruction_count;
     const poetc_page *pages; /* NULL if it does not page */
     uint32_t page_count;
     const poetc_absence *absences; /* NULL if no state leaves RAM for a while */
@@ -185,8 +186,9 @@ typedef struct poetc_store {
 
 struct poetc_runtime;
 
-/* Called before each step (index = 0 .. step_count - 1) and once after the last (index = step_count); a negative return
- * value ends the run with it. For progress, watchdogs, measurement and validation. */
+/* Called before each instruction (index = 0 .. instruction_count - 1) and once after the last (index =
+ * instruction_count); a negative return value ends the run with it. For progress, watchdogs, measurement and
+ * validation. */
 typedef int (*poetc_observer)(void *context, const struct poetc_runtime *runtime, uint32_t index);
 
 /* Settings and memory that the caller provides. Must outlive the runtime; may be const and live in flash. */
@@ -207,8 +209,8 @@ typedef struct poetc_runtime {
     uint32_t run_count; /* complete runs of a training program */
     uint32_t sequence;  /* runs begun, complete or not: stamps pages, so that a page of an earlier run is not taken for
                            this one's */
-    uint32_t step;      /* where the last run stopped: the step that failed, or step_count */
-    uint32_t page_ins;  /* transfers so far */
+    uint32_t instruction; /* where the last run stopped: the instruction that failed, or instruction_count */
+    uint32_t page_ins;    /* transfers so far */
     uint32_t page_outs;
     uint32_t version_offset; /* to run_count: the version of the state, with which its pages are stamped. 0 until state
                                 is taken over from a stream, which makes a new version whatever its run_count. */
@@ -227,27 +229,28 @@ int poetc_select(poetc_runtime *runtime, const poetc_program *program);
 /* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run, or with
  * poetc_write_input; they need not survive it.
  *
- * On an error the run stops at that step (runtime->step) and returns the code of the first error. Each tensor of state
- * then holds the old or the new version, since an update is one step of the program. It is never a mixture, and never
- * has data from a bad page. State that was only on the store at that moment is brought back by poetc_recover, which
- * poetc_run calls once. State that lives on the store is that of the last complete run. To undo the half step, restore
- * a saved copy of the state. To go on regardless, call poetc_run again. */
+ * On an error the run stops at that instruction (runtime->instruction) and returns the code of the first error. Each
+ * tensor of state then holds the old or the new version, since an update is one instruction of the program. It is never
+ * a mixture, and never has data from a bad page. State that was only on the store at that moment is brought back by
+ * poetc_recover, which poetc_run calls once. State that lives on the store is that of the last complete run. To undo
+ * the half step, restore a saved copy of the state. To go on regardless, call poetc_run again. */
 int poetc_run(poetc_runtime *runtime);
 
-/* Where a step in blocks has stopped, between two pieces of a run: the caller's memory, of which it writes nothing. */
-#define POETC_STREAMS 12 /* operands of a step that pass through windows, at most */
+/* Where an instruction in blocks has stopped, between two pieces of a run: the caller's memory, of which it writes
+ * nothing. */
+#define POETC_STREAMS 12 /* operands of an instruction that pass through windows, at most */
 typedef struct poetc_slice {
     int32_t block[2];
     uint32_t crc[POETC_STREAMS], again[POETC_STREAMS];
     uint32_t rows;     /* of a table's rows that move: those that are copied before the first block */
-    uint8_t is_within; /* a step: some of its blocks are over */
+    uint8_t is_within; /* an instruction: some of its blocks are over */
 } poetc_slice;
 
 #define POETC_COMPLETE 1 /* poetc_advance: the run is complete */
 
 /* The same run in pieces: poetc_begin, then poetc_advance until it returns POETC_COMPLETE, or a code as poetc_run. A
- * piece is a step of the program. With a `slice`, the same in all calls, it is one block of a step in blocks, or a row
- * that is copied before. Between two pieces the arena belongs to the run. */
+ * piece is an instruction of the program. With a `slice`, the same in all calls, it is one block of an instruction in
+ * blocks, or a row that is copied before. Between two pieces the arena belongs to the run. */
 void poetc_begin(poetc_runtime *runtime, poetc_slice *slice);
 int poetc_advance(poetc_runtime *runtime, poetc_slice *slice);
 

@@ -1,8 +1,8 @@
 /* Training within a budget that changes: several plans of one training step, and switches between them in mid-step.
  *
  * All plans of a bundle share state, inputs, constants and store. A run gives the same bits whichever plans it goes
- * through. A request for another budget takes effect at the next safe point. That is a step with a switch to the plan
- * that was asked for.
+ * through. A request for another budget takes effect at the next safe point. That is an instruction with a switch to
+ * the plan that was asked for.
  */
 #ifndef POETC_BUNDLE_H
 #define POETC_BUNDLE_H
@@ -13,14 +13,14 @@
 extern "C" {
 #endif
 
-/* A switch from one plan to another. Before step `at` of the one come `count` steps of the bundle, from `first` on.
- * Then comes step `join` of the other. */
+/* A switch from one plan to another. Before instruction `at` of the one come `count` instructions of the bundle, from
+ * `first` on. Then comes instruction `join` of the other. */
 typedef struct poetc_switch {
     uint32_t first;
     uint16_t count;
     uint16_t at;
     uint16_t join;
-    uint16_t absence_first; /* in the bundle's absences, whose steps count from the transition's first */
+    uint16_t absence_first; /* in the bundle's absences, whose instructions count from the transition's first */
     uint16_t absence_count;
 } poetc_switch;
 
@@ -30,7 +30,7 @@ typedef struct poetc_bundle {
     uint32_t plan_count;
     const poetc_switch *switches; /* sorted by plan, by the plan that they lead to, and by `at` */
     const uint32_t *ranges;       /* those from plan i to plan j are [i * plan_count + j] to the next, exclusive */
-    const poetc_step *steps;      /* of all transitions */
+    const poetc_instruction *instructions; /* of all transitions */
     const poetc_absence *absences;
 } poetc_bundle;
 

@@ -81,10 +81,10 @@ void poetc_trend_add(poetc_trend *trend, float loss);
 /* 1: of sixteen losses or more the last four are more than twice the first four. */
 int poetc_trend_rises(const poetc_trend *trend);
 
-/* The scores of a cross-entropy of a program. Before step `step` its scores and labels are in the arena: `before` x
- * `classes` x `after` floats and `before` x `after` classes. */
+/* The scores of a cross-entropy of a program. Before instruction `instruction` its scores and labels are in the arena:
+ * `before` x `classes` x `after` floats and `before` x `after` classes. */
 typedef struct poetc_scores {
-    uint32_t step, scores, labels; /* the last two: offsets in the arena */
+    uint32_t instruction, scores, labels; /* the last two: offsets in the arena */
     uint32_t before, classes, after;
     int32_t ignored; /* the label that does not count */
 } poetc_scores;

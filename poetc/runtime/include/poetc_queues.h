@@ -1,9 +1,10 @@
 /* A program on several processors: a queue a processor, and counters as fences.
  *
- * The program itself is a list of steps, which poetc_run executes on one processor. Here each processor executes its
- * part of the list in order. It waits at a step until all steps of other processors are over that touch the same bytes
- * and come first in the list. So a run gives the same bits, however long the steps take. The processors decide nothing.
- * A stream that reads ahead is in two queues: the first has its kernels, the other its transfers.
+ * The program itself is a list of instructions, which poetc_run executes on one processor. Here each processor executes
+ * its part of the list in order. It waits at an instruction until all instructions of other processors are over that
+ * touch the same bytes and come first in the list. So a run gives the same bits, however long the instructions take.
+ * The processors decide nothing. A stream that reads ahead is in two queues: the first has its kernels, the other its
+ * transfers.
  *
  * The port starts the other processors, each of which calls poetc_queues_serve in a loop. Counters are read and written
  * with the atomic operations of GCC and Clang. A port may define others, and a pause, before it includes this file.
@@ -47,8 +48,9 @@ extern "C" {
 typedef struct poetc_queues {
     const poetc_program *program;
     uint32_t processor_count;
-    const uint32_t *counts; /* steps of each processor */
-    /* By processor, a row a step: its number in the program, then by processor the steps that must be over. */
+    const uint32_t *counts; /* instructions of each processor */
+    /* By processor, a row an instruction: its number in the program, then by processor the instructions that must be
+     * over. */
     const uint32_t *const *rows;
 } poetc_queues;
 
@@ -62,10 +64,10 @@ typedef struct poetc_team {
     poetc_runtime *runtime;
     const poetc_queues *queues;
     poetc_fence generation;             /* runs begun */
-    poetc_fence over[POETC_PROCESSORS]; /* steps that are over, of all runs; each written by its processor */
+    poetc_fence over[POETC_PROCESSORS]; /* instructions that are over, of all runs; each written by its processor */
     poetc_fence error[POETC_PROCESSORS];
     poetc_fence blocks[2];            /* of streams that read ahead: those over, by kernels and by transfers */
-    uint32_t begun[POETC_PROCESSORS]; /* each processor's own: steps of earlier runs */
+    uint32_t begun[POETC_PROCESSORS]; /* each processor's own: instructions of earlier runs */
 } poetc_team;
 
 /* Set up `team` for the program of `queues`, which must be that of `runtime`. POETC_EINVAL: it is not, or there are
@@ -77,8 +79,9 @@ int poetc_queues_init(poetc_team *team, poetc_runtime *runtime, const poetc_queu
 uint32_t poetc_queues_serve(poetc_team *team, uint32_t processor, uint32_t generation);
 
 /* On the first processor: run the program once, as poetc_run does, while the others serve. Each processor calls the
- * observer before its steps: all that the step reads is there then. So the observer may be called by several at once.
- * On an error every processor stops at its next step, and the first error by processor is returned. */
+ * observer before its instructions: all that the instruction reads is there then. So the observer may be called by
+ * several at once. On an error every processor stops at its next instruction, and the first error by processor is
+ * returned. */
 int poetc_queues_run(poetc_team *team);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* The runtime core: checks, the run loop, pages. See poetc.h. */
 #include "poetc.h"
 #include "poetc_bytes.h"
-#include "poetc_steps.h"
+#include "poetc_instructions.h"
 
 #include <string.h>
 
@@ -297,10 +297,10 @@ static uint32_t version_of(const poetc_runtime *runtime)
     return runtime->run_count + runtime->version_offset;
 }
 
-static int page_out(poetc_runtime *runtime, const poetc_step *step)
+static int page_out(poetc_runtime *runtime, const poetc_instruction *instruction)
 {
-    const uint32_t page = (uint32_t)step->ints[0], version = version_of(runtime) + 1u;
-    const uint8_t *data = (const uint8_t *)runtime->config->arena + (size_t)(step->refs[0] >> 1) * POETC_ALIGN;
+    const uint32_t page = (uint32_t)instruction->ints[0], version = version_of(runtime) + 1u;
+    const uint8_t *data = (const uint8_t *)runtime->config->arena + (size_t)(instruction->refs[0] >> 1) * POETC_ALIGN;
 
     runtime->page_outs++;
     if (runtime->program->pages[page].slots == 2u)
@@ -308,17 +308,17 @@ static int page_out(poetc_runtime *runtime, const poetc_step *step)
     return write_page(runtime, page, 0, runtime->sequence, data);
 }
 
-static int page_in(poetc_runtime *runtime, const poetc_step *step)
+static int page_in(poetc_runtime *runtime, const poetc_instruction *instruction)
 {
-    const uint32_t page = (uint32_t)step->ints[0];
-    uint8_t *data = (uint8_t *)runtime->config->arena + (size_t)(step->refs[0] >> 1) * POETC_ALIGN;
+    const uint32_t page = (uint32_t)instruction->ints[0];
+    uint8_t *data = (uint8_t *)runtime->config->arena + (size_t)(instruction->refs[0] >> 1) * POETC_ALIGN;
     uint32_t version = version_of(runtime);
 
     runtime->page_ins++;
-    if (step->ints[1] == POETC_PAGE_IMAGE)
+    if (instruction->ints[1] == POETC_PAGE_IMAGE)
         return read_page(runtime, page, 0, 0, data);
     if (runtime->program->pages[page].slots == 2u) {
-        if (step->ints[1] == POETC_PAGE_THIS_RUN)
+        if (instruction->ints[1] == POETC_PAGE_THIS_RUN)
             version++;
         return read_page(runtime, page, version & 1u, version, data);
     }
@@ -457,7 +457,8 @@ int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t versi
     return err;
 }
 
-POETC_COLD int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step)
+POETC_COLD int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count,
+                                uint32_t instruction)
 {
     int result = POETC_OK;
     uint32_t i;
@@ -465,7 +466,7 @@ POETC_COLD int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *abs
     for (i = 0; i < count; i++) {
         const poetc_absence *absence = &absences[i];
 
-        if (absence->begin <= step && step < absence->end) {
+        if (absence->begin <= instruction && instruction < absence->end) {
             uint8_t *place = (uint8_t *)runtime->config->arena + absence->offset;
             int err = walk_page(runtime, absence->page, 0, runtime->sequence, NULL, NULL);
 
@@ -482,36 +483,36 @@ int poetc_recover(poetc_runtime *runtime)
 {
     const poetc_program *program = runtime->program;
 
-    return poetc_bring_back(runtime, program->absences, program->absence_count, runtime->step);
+    return poetc_bring_back(runtime, program->absences, program->absence_count, runtime->instruction);
 }
 
-int poetc_execute(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice)
+int poetc_execute(poetc_runtime *runtime, const poetc_instruction *instruction, poetc_slice *slice)
 {
     poetc_call call;
 
-    if (step->opcode == POETC_PAGE_OUT)
-        return page_out(runtime, step);
-    if (step->opcode == POETC_PAGE_IN)
-        return page_in(runtime, step);
-    if (step->opcode == POETC_STREAM || step->opcode == POETC_STREAM_AHEAD)
-        return poetc_stream(runtime, step, slice);
-    POETC_ASSERT(step->opcode == POETC_COMPUTE);
-    call.refs = step->refs;
-    call.ints = step->ints;
-    call.floats = step->floats;
+    if (instruction->opcode == POETC_PAGE_OUT)
+        return page_out(runtime, instruction);
+    if (instruction->opcode == POETC_PAGE_IN)
+        return page_in(runtime, instruction);
+    if (instruction->opcode == POETC_STREAM || instruction->opcode == POETC_STREAM_AHEAD)
+        return poetc_stream(runtime, instruction, slice);
+    POETC_ASSERT(instruction->opcode == POETC_COMPUTE);
+    call.refs = instruction->refs;
+    call.ints = instruction->ints;
+    call.floats = instruction->floats;
     call.arena = runtime->config->arena;
     call.flash = runtime->config->flash;
 #ifdef POETC_THREADS
     call.share.part = call.share.parts = 0;
     call.workspace = NULL;
 #endif
-    return step->kernel(&call);
+    return instruction->kernel(&call);
 }
 
 void poetc_begin(poetc_runtime *runtime, poetc_slice *slice)
 {
     runtime->sequence++;
-    runtime->step = 0;
+    runtime->instruction = 0;
     if (slice != NULL)
         slice->is_within = 0;
 }
@@ -523,11 +524,11 @@ int poetc_advance(poetc_runtime *runtime, poetc_slice *slice)
     const int is_within = slice != NULL && slice->is_within;
     int err = POETC_OK;
 
-    POETC_ASSERT(runtime->step <= program->step_count);
+    POETC_ASSERT(runtime->instruction <= program->instruction_count);
     if (config->observer != NULL && !is_within)
-        err = config->observer(config->observer_context, runtime, runtime->step);
-    if (err >= 0 && runtime->step < program->step_count)
-        err = poetc_execute(runtime, &program->steps[runtime->step], slice);
+        err = config->observer(config->observer_context, runtime, runtime->instruction);
+    if (err >= 0 && runtime->instruction < program->instruction_count)
+        err = poetc_execute(runtime, &program->instructions[runtime->instruction], slice);
     else if (err >= 0) {
         runtime->run_count += program->updates_state;
         return POETC_COMPLETE;
@@ -537,7 +538,7 @@ int poetc_advance(poetc_runtime *runtime, poetc_slice *slice)
         return err;
     }
     if (slice == NULL || !slice->is_within)
-        runtime->step++;
+        runtime->instruction++;
     return POETC_OK;
 }
 

@@ -1,6 +1,6 @@
 /* Switches between the plans of a bundle. See poetc_bundle.h. */
 #include "poetc_bundle.h"
-#include "poetc_steps.h"
+#include "poetc_instructions.h"
 
 static const poetc_program *plan_of(const poetc_bundle *bundle, uint32_t plan)
 {
@@ -70,7 +70,7 @@ void poetc_bundle_settle(poetc_elastic *elastic)
         go_over(elastic, wanted);
 }
 
-/* The switch to plan `wanted` before the step that comes next; NULL if there is none. */
+/* The switch to plan `wanted` before the instruction that comes next; NULL if there is none. */
 static const poetc_switch *switch_to(const poetc_elastic *elastic, uint32_t wanted)
 {
     const poetc_bundle *bundle = elastic->bundle;
@@ -80,12 +80,12 @@ static const poetc_switch *switch_to(const poetc_elastic *elastic, uint32_t want
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2u;
 
-        if (bundle->switches[middle].at < elastic->runtime.step)
+        if (bundle->switches[middle].at < elastic->runtime.instruction)
             low = middle + 1u;
         else
             high = middle;
     }
-    return low < range[1] && bundle->switches[low].at == elastic->runtime.step ? &bundle->switches[low] : NULL;
+    return low < range[1] && bundle->switches[low].at == elastic->runtime.instruction ? &bundle->switches[low] : NULL;
 }
 
 static int take(poetc_elastic *elastic, const poetc_switch *way, uint32_t wanted)
@@ -94,7 +94,7 @@ static int take(poetc_elastic *elastic, const poetc_switch *way, uint32_t wanted
     uint32_t i;
 
     for (i = 0; i < way->count; i++) {
-        int err = poetc_execute(runtime, &elastic->bundle->steps[way->first + i], NULL);
+        int err = poetc_execute(runtime, &elastic->bundle->instructions[way->first + i], NULL);
 
         if (err < 0) {
             (void)poetc_bring_back(runtime, elastic->bundle->absences + way->absence_first, way->absence_count, i);
@@ -102,7 +102,7 @@ static int take(poetc_elastic *elastic, const poetc_switch *way, uint32_t wanted
         }
     }
     go_over(elastic, wanted);
-    runtime->step = way->join;
+    runtime->instruction = way->join;
     return POETC_OK;
 }
 

@@ -59,7 +59,7 @@ static float float_at(const uint8_t *from, uint32_t index)
     return value;
 }
 
-#ifdef POETC_QUEUES /* the steps of several processors may be counted at once */
+#ifdef POETC_QUEUES /* the instructions of several processors may be counted at once */
 #define ADD(counter, value) ((void)__atomic_add_fetch(&(counter), (value), __ATOMIC_RELAXED))
 #else
 #define ADD(counter, value) ((void)((counter) += (value)))
@@ -75,7 +75,7 @@ int poetc_count_hits(void *context, const poetc_runtime *runtime, uint32_t index
         const poetc_scores *at = &hits->scores[n];
         const uint32_t after = at->after;
 
-        for (i = 0; at->step == index && i < at->before * after; i++) {
+        for (i = 0; at->instruction == index && i < at->before * after; i++) {
             const int32_t label = (int32_t)bits_at(arena + at->labels, i);
             const uint32_t row = i / after * at->classes * after + i % after;
             uint32_t best = 0;

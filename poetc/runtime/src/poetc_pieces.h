@@ -1,4 +1,5 @@
-/* A step in blocks: its numbers, and the pieces of its operands that a block has. For poetc_stream.c and poetc_rows.c.
+/* An instruction in blocks: its numbers, and the pieces of its operands that a block has. For poetc_stream.c and
+ * poetc_rows.c.
  */
 #ifndef POETC_PIECES_H
 #define POETC_PIECES_H
@@ -8,17 +9,17 @@
 #define MOST_REFS 16u
 #define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
 
-/* In place of a source. ROWS: of a table, rows that indices name. OLD_ROWS, NEW_ROWS: those that a step moves, in the
- * slot of the last run and in the other one. */
+/* In place of a source. ROWS: of a table, rows that indices name. OLD_ROWS, NEW_ROWS: those that an instruction moves,
+ * in the slot of the last run and in the other one. */
 enum { ROWS = -1, OLD_ROWS = -2, NEW_ROWS = -3, WRITES = 3, FROM_RAM = 4, TO_RAM = 5 };
 
 /* ints begin with the numbers of references, streams and of the kernel's own numbers, and the buffer's bytes. There
  * follows the place among the kernel's numbers of the block's first unit, or -1. For the outer and the inner axis come
  * blocks, units of a block, and units. Nine numbers say which list of the kernel's numbers a block has: a first one,
- * one in between or a last one along each axis. Then come two steps in units of POETC_ALIGN for each reference, the
+ * one in between or a last one along each axis. Then come two strides in units of POETC_ALIGN for each reference, the
  * streams, and the lists. The references are those of the operands, of the kernel's workspace if there is one, and of
  * the buffer. Those of operands in RAM that have windows follow, in the order of their streams. */
-enum { REFS, STREAMS, NUMBERS, BUFFER, BEGIN, AXES, LISTS = AXES + 6, STEPS = LISTS + 9 };
+enum { REFS, STREAMS, NUMBERS, BUFFER, BEGIN, AXES, LISTS = AXES + 6, STRIDES = LISTS + 9 };
 enum { BLOCKS, UNITS, EXTENT, AXIS_NUMBERS };
 
 /* The rows of an operand that units of an axis need. The first block begins with row 0, the last one ends with the last
@@ -53,18 +54,18 @@ typedef struct {
 
 enum { OF_STORE = 1, OF_KERNEL = 2 }; /* its transfers; its kernel, and copies within RAM */
 
-/* Rows of the tables of a step: read those of a block, write those that it has moved, or finish all that is written.
- * Before the first row moves, others are copied. Reading returns POETC_COMPLETE where it has done a part of that. `at`:
- * a streaming. Only programs with tables link its file. */
+/* Rows of the tables of an instruction: read those of a block, write those that it has moved, or finish all that is
+ * written. Before the first row moves, others are copied. Reading returns POETC_COMPLETE where it has done a part of
+ * that. `at`: a streaming. Only programs with tables link its file. */
 enum { READ_ROWS, WRITE_ROWS, FINISH_ROWS };
-int poetc_rows(const void *at, const poetc_step *step, int32_t phase);
+int poetc_rows(const void *at, const poetc_instruction *instruction, int32_t phase);
 
 /* A piece of a page that begins or ends within a block of the store, with the bytes around it as they are there. */
 int poetc_write_piece(const streaming *at, const stream *s, uint32_t from, uint32_t count, const uint8_t *data);
 
 POETC_MAY_BE_UNUSED static const stream *stream_at(const int32_t *ints, int32_t index)
 {
-    return (const void *)(ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * index);
+    return (const void *)(ints + STRIDES + 2 * ints[REFS] + STREAM_NUMBERS * index);
 }
 
 POETC_MAY_BE_UNUSED static int32_t clip(int32_t value, int32_t most)

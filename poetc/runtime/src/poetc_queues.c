@@ -1,6 +1,6 @@
 /* See poetc_queues.h. */
 #include "poetc_queues.h"
-#include "poetc_steps.h"
+#include "poetc_instructions.h"
 
 #include <string.h>
 
@@ -44,17 +44,17 @@ static int has_failed(const poetc_team *team)
     return 0;
 }
 
-/* Until the other processors are done with the steps that a row names. Counters go on from run to run and wrap around.
- * Every processor has as many steps in every run, so that a target is the same sum everywhere. */
-static int wait_for(const poetc_team *team, uint32_t runs_before, const uint32_t *steps, uint32_t own)
+/* Until the other processors are done with the instructions that a row names. Counters go on from run to run and wrap
+ * around. Every processor has as many instructions in every run, so that a target is the same sum everywhere. */
+static int wait_for(const poetc_team *team, uint32_t runs_before, const uint32_t *instructions, uint32_t own)
 {
     const uint32_t *counts = team->queues->counts;
     uint32_t other;
 
     for (other = 0; other < team->queues->processor_count; other++) {
-        const uint32_t target = runs_before * counts[other] + steps[other];
+        const uint32_t target = runs_before * counts[other] + instructions[other];
 
-        if (other == own || steps[other] == 0)
+        if (other == own || instructions[other] == 0)
             continue;
         while ((int32_t)(POETC_FENCE_LOAD(&team->over[other].words[0]) - target) < 0) {
             if (has_failed(team))
@@ -65,8 +65,8 @@ static int wait_for(const poetc_team *team, uint32_t runs_before, const uint32_t
     return !has_failed(team); /* the counter of a processor that failed says nothing */
 }
 
-/* One half of a step that two queues have: the first has its kernels, the other its transfers. Blocks are counted on
- * from step to step, and both halves begin a step with as many. */
+/* One half of an instruction that two queues have: the first has its kernels, the other its transfers. Blocks are
+ * counted on from instruction to instruction, and both halves begin an instruction with as many. */
 typedef struct {
     poetc_team *team;
     poetc_fence *own;
@@ -93,13 +93,13 @@ static void tell_half(void *context, uint32_t blocks)
     store(half->own, half->before + blocks);
 }
 
-static int execute_half(poetc_team *team, const poetc_step *step, int is_of_store)
+static int execute_half(poetc_team *team, const poetc_instruction *instruction, int is_of_store)
 {
     poetc_fence *own = &team->blocks[is_of_store];
     half_of_step blocks = {team, own, &team->blocks[!is_of_store], own->words[0]};
     const poetc_half half = {is_of_store, wait_for_half, tell_half, &blocks};
 
-    return poetc_stream_half(team->runtime, step, &half);
+    return poetc_stream_half(team->runtime, instruction, &half);
 }
 
 /* The queue of one processor, in the run after `runs_before` complete ones. Its counter ends at the end of the queue,
@@ -112,18 +112,18 @@ static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
     uint32_t i;
 
     for (i = 0; i < count; i++, row += width) {
-        const poetc_step *step = &queues->program->steps[row[0]];
-        const int is_half = step->opcode == POETC_STREAM_AHEAD;
+        const poetc_instruction *instruction = &queues->program->instructions[row[0]];
+        const int is_half = instruction->opcode == POETC_STREAM_AHEAD;
         int err = POETC_OK;
 
         if (own == 0) /* of a run that fails, poetc_recover needs the place of the first processor */
-            team->runtime->step = row[0];
+            team->runtime->instruction = row[0];
         if (!wait_for(team, runs_before, row + 1, own))
             break;
         if (own == 0 || !is_half)
             err = observe(team->runtime, row[0]);
         if (err >= 0)
-            err = is_half ? execute_half(team, step, own != 0) : poetc_execute(team->runtime, step, NULL);
+            err = is_half ? execute_half(team, instruction, own != 0) : poetc_execute(team->runtime, instruction, NULL);
         if (err < 0)
             store(&team->error[own], (uint32_t)err);
         if (err < 0 || (is_half && err == POETC_COMPLETE)) /* the other half failed */
@@ -131,7 +131,7 @@ static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
         store(&team->over[own], runs_before * count + i + 1u);
     }
     if (own == 0 && i == count)
-        team->runtime->step = queues->program->step_count;
+        team->runtime->instruction = queues->program->instruction_count;
     team->begun[own] = runs_before + 1u;
     store(&team->over[own], (runs_before + 1u) * count);
 }
@@ -172,7 +172,7 @@ int poetc_queues_run(poetc_team *team)
             return err;
         }
     }
-    result = observe(runtime, runtime->step);
+    result = observe(runtime, runtime->instruction);
     if (result < 0)
         return result;
     runtime->run_count += runtime->program->updates_state;

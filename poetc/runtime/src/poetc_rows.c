@@ -12,7 +12,7 @@
  * damaged row is found when it is read. */
 #include "poetc_crc.h"
 #include "poetc_pieces.h"
-#include "poetc_steps.h"
+#include "poetc_instructions.h"
 
 #include <string.h>
 
@@ -32,7 +32,7 @@ typedef struct {
     uint32_t begin, end; /* of the block */
 } table;
 
-APART void table_of(const streaming *at, const poetc_step *step, const stream *s, table *t)
+APART void table_of(const streaming *at, const poetc_instruction *instruction, const stream *s, table *t)
 {
     const uint32_t units = (uint32_t)at->ints[AXES + AXIS_NUMBERS * s->inner.axis + UNITS];
     uint32_t sums_bytes;
@@ -42,12 +42,12 @@ APART void table_of(const streaming *at, const poetc_step *step, const stream *s
     t->length = t->size / t->row;
     t->listed = (uint32_t)s->inner.limit;
     t->parts = (t->row - 1u + POETC_SUMMED_BYTES - 1u) / POETC_SUMMED_BYTES + 1u;
-    t->window = address_of(at, step->refs[s->operand]);
+    t->window = address_of(at, instruction->refs[s->operand]);
     t->sums = t->window + (units * t->row + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
     sums_bytes = (t->size + POETC_SUMMED_BYTES - 1u) / POETC_SUMMED_BYTES * 4u;
     t->list = t->sums + sums_bytes;
     t->changes = (void *)(t->sums + (sums_bytes + 4u + 4u * t->listed + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN);
-    t->index = (void *)address_of(at, step->refs[s->rows]);
+    t->index = (void *)address_of(at, instruction->refs[s->rows]);
     t->begin = (uint32_t)at->slice->block[s->inner.axis] * units;
     t->end = t->begin + pieces_of(at, s).bytes / t->row;
 }
@@ -430,9 +430,9 @@ static int finish_moving(const streaming *at, const stream *s, const table *t)
     return err ? err : write_trailer(at, page, t, crc);
 }
 
-int poetc_rows(const void *streaming_step, const poetc_step *step, int32_t phase)
+int poetc_rows(const void *streaming_instruction, const poetc_instruction *instruction, int32_t phase)
 {
-    const streaming *at = streaming_step;
+    const streaming *at = streaming_instruction;
     const int32_t streams = at->ints[STREAMS];
     int32_t i;
     uint32_t k;
@@ -444,7 +444,7 @@ int poetc_rows(const void *streaming_step, const poetc_step *step, int32_t phase
 
         if (s->source >= 0)
             continue;
-        table_of(at, step, s, &t);
+        table_of(at, instruction, s, &t);
         if (s->source == ROWS && phase == READ_ROWS)
             err = read_named(at, s, &t);
         else if (s->source == OLD_ROWS && phase == READ_ROWS) {
@@ -464,7 +464,7 @@ int poetc_rows(const void *streaming_step, const poetc_step *step, int32_t phase
         table t;
 
         if (s->source == ROWS) { /* the kernel finds that the rows follow each other */
-            table_of(at, step, s, &t);
+            table_of(at, instruction, s, &t);
             for (k = 0; k < t.end - t.begin; k++)
                 t.index[k] = (int32_t)k;
         }

@@ -1,13 +1,14 @@
-/* A step in blocks: operands that lie on the store pass through windows in the step's workspace. See poetc_steps.h.
+/* An instruction in blocks: operands that lie on the store pass through windows in the instruction's workspace. See
+ * poetc_instructions.h.
  *
  * The kernel knows nothing of it: it is called once a block, with references into windows. A page that is read is
  * checked whole, its checksum made of the pieces in whatever order they come. A page that is written gets its trailer
- * last, once all that was read has been found whole. So a step that fails, or is cut by a power loss, leaves no page
- * that anybody takes for whole. */
+ * last, once all that was read has been found whole. So an instruction that fails, or is cut by a power loss, leaves no
+ * page that anybody takes for whole. */
 #include "poetc_bytes.h"
 #include "poetc_crc.h"
 #include "poetc_pieces.h"
-#include "poetc_steps.h"
+#include "poetc_instructions.h"
 
 #include <string.h>
 
@@ -194,9 +195,9 @@ static int finish_page(const streaming *at, const stream *s, uint32_t crc, const
     return driver_code(store->page_out(store->context, first + count - 1u, 1, at->buffer));
 }
 
-static uint8_t *window_of(const streaming *at, const poetc_step *step, const stream *s)
+static uint8_t *window_of(const streaming *at, const poetc_instruction *instruction, const stream *s)
 {
-    return address_of(at, step->refs[s->operand] + second_window(at, s));
+    return address_of(at, instruction->refs[s->operand] + second_window(at, s));
 }
 
 static const uint8_t *source_of(const streaming *at, poetc_ref ref)
@@ -219,21 +220,21 @@ static uint32_t begin_crc(const streaming *at, const stream *s)
 
 /* Bring windows that are read up to date. A page that is read once for each outer block must have the same CRC each
  * time. `again` is that of the passes after the first one. */
-APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *crc, uint32_t *again)
+APART int read_windows(const streaming *at, const poetc_instruction *instruction, uint32_t *crc, uint32_t *again)
 {
     const int32_t *ints = at->ints;
     int32_t i, place = ints[REFS] + 1;
 
     for (i = 0; i < ints[STREAMS]; i++) {
         const stream *s = stream_at(ints, i);
-        uint8_t *window = window_of(at, step, s);
+        uint8_t *window = window_of(at, instruction, s);
         const int is_new =
             depends_on(s, 1) || (at->slice->block[1] == 0 && (depends_on(s, 0) || at->slice->block[0] == 0));
         const int repeats = at->slice->block[0] > 0 && !depends_on(s, 0);
         int err = POETC_OK;
 
         if (s->source == FROM_RAM && is_new && at->parts & OF_KERNEL)
-            copy_block(at, s, source_of(at, step->refs[place]), window);
+            copy_block(at, s, source_of(at, instruction->refs[place]), window);
         else if (s->source >= 0 && s->source < WRITES && is_new && at->parts & OF_STORE) {
             if (at->slice->block[1] == 0 && repeats)
                 again[i] = begin_crc(at, s);
@@ -248,7 +249,7 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
     return POETC_OK;
 }
 
-APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
+APART int write_windows(const streaming *at, const poetc_instruction *instruction, uint32_t *crc)
 {
     const int32_t *ints = at->ints;
     const int is_inner_last = at->slice->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1;
@@ -257,13 +258,13 @@ APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *c
 
     for (i = 0; i < ints[STREAMS]; i++) {
         const stream *s = stream_at(ints, i);
-        uint8_t *window = window_of(at, step, s);
+        uint8_t *window = window_of(at, instruction, s);
         int err = POETC_OK;
 
         if (s->source >= WRITES && ((!depends_on(s, 1) && !is_inner_last) || (!depends_on(s, 0) && !is_outer_last)))
             err = POETC_OK; /* a result that blocks fill, or that a later pass makes: not whole yet */
         else if (s->source == TO_RAM && at->parts & OF_KERNEL)
-            copy_back(at, s, address_of(at, step->refs[place]), window);
+            copy_back(at, s, address_of(at, instruction->refs[place]), window);
         else if (s->source == WRITES && at->parts & OF_STORE)
             err = write_block(at, s, window, &crc[i]);
         if (err)
@@ -279,10 +280,10 @@ static int32_t third(int32_t block, int32_t blocks)
 }
 
 /* The kernel on the windows of a block. */
-APART int call_kernel(const streaming *at, const poetc_step *step)
+APART int call_kernel(const streaming *at, const poetc_instruction *instruction)
 {
     const int32_t *ints = at->ints, *axes = ints + AXES;
-    const int32_t *lists = ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * ints[STREAMS];
+    const int32_t *lists = ints + STRIDES + 2 * ints[REFS] + STREAM_NUMBERS * ints[STREAMS];
     const int32_t which =
         3 * third(at->slice->block[0], axes[BLOCKS]) + third(at->slice->block[1], axes[AXIS_NUMBERS + BLOCKS]);
     poetc_ref refs[MOST_REFS];
@@ -290,9 +291,10 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
     poetc_call call;
 
     for (i = 0; i < ints[REFS]; i++) {
-        const int32_t *steps = ints + STEPS + 2 * i;
+        const int32_t *strides = ints + STRIDES + 2 * i;
 
-        refs[i] = step->refs[i] + 2u * (uint32_t)(at->slice->block[0] * steps[0] + at->slice->block[1] * steps[1]);
+        refs[i] =
+            instruction->refs[i] + 2u * (uint32_t)(at->slice->block[0] * strides[0] + at->slice->block[1] * strides[1]);
     }
     for (i = 0; i < ints[STREAMS]; i++) {
         const stream *s = stream_at(ints, i);
@@ -301,7 +303,7 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
     }
     call.refs = refs;
     call.ints = lists + ints[NUMBERS] * ints[LISTS + which];
-    call.floats = step->floats;
+    call.floats = instruction->floats;
     call.arena = at->runtime->config->arena;
     call.flash = at->runtime->config->flash;
 #ifdef POETC_THREADS
@@ -313,10 +315,10 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
         own[ints[BEGIN]] = at->slice->block[0] * axes[UNITS];
         call.ints = own;
     }
-    return step->kernel(&call);
+    return instruction->kernel(&call);
 }
 
-/* Whether single rows of an operand are read or written. Such a step has one window for each operand. */
+/* Whether single rows of an operand are read or written. Such an instruction has one window for each operand. */
 static int has_tables(const streaming *at)
 {
     int32_t i = 0;
@@ -326,24 +328,24 @@ static int has_tables(const streaming *at)
     return i < at->ints[STREAMS];
 }
 
-/* The next block. It ends with the step where it is the last one. POETC_COMPLETE: one more row is copied for it, and it
- * has not run. */
-static int run_block(const streaming *at, const poetc_step *step)
+/* The next block. It ends with the instruction where it is the last one. POETC_COMPLETE: one more row is copied for it,
+ * and it has not run. */
+static int run_block(const streaming *at, const poetc_instruction *instruction)
 {
-    int err = at->slice->rows == 0 ? read_windows(at, step, at->slice->crc, at->slice->again) : POETC_OK;
+    int err = at->slice->rows == 0 ? read_windows(at, instruction, at->slice->crc, at->slice->again) : POETC_OK;
 
     if (!err && has_tables(at))
-        err = poetc_rows(at, step, READ_ROWS);
+        err = poetc_rows(at, instruction, READ_ROWS);
     if (!err)
-        err = call_kernel(at, step);
+        err = call_kernel(at, instruction);
     if (!err && has_tables(at))
-        err = poetc_rows(at, step, WRITE_ROWS);
-    return err ? err : write_windows(at, step, at->slice->crc);
+        err = poetc_rows(at, instruction, WRITE_ROWS);
+    return err ? err : write_windows(at, instruction, at->slice->crc);
 }
 
 /* Pages that were read have the trailers of their bytes; only then those that were written get theirs. `at` is at the
  * last block, whose windows are there. */
-APART int finish(const streaming *at, const poetc_step *step, const uint32_t *crc)
+APART int finish(const streaming *at, const poetc_instruction *instruction, const uint32_t *crc)
 {
     const int32_t streams = at->ints[STREAMS];
     int32_t k;
@@ -355,14 +357,14 @@ APART int finish(const streaming *at, const poetc_step *step, const uint32_t *cr
         if (k < streams && s->source >= 0 && s->source < WRITES)
             err = check_page(at, s, crc[k]);
         else if (k >= streams && s->source == WRITES)
-            err = finish_page(at, s, crc[k - streams], window_of(at, step, s));
+            err = finish_page(at, s, crc[k - streams], window_of(at, instruction, s));
         if (err)
             return err;
     }
     return POETC_OK;
 }
 
-/* Whether the tables of this file have room for the step. */
+/* Whether the tables of this file have room for the instruction. */
 static int has_room(const int32_t *ints)
 {
     return ints[REFS] <= (int32_t)MOST_REFS && ints[STREAMS] <= POETC_STREAMS &&
@@ -384,9 +386,9 @@ static void begin(const streaming *at, poetc_slice *slice)
     }
 }
 
-int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice)
+int poetc_stream(poetc_runtime *runtime, const poetc_instruction *instruction, poetc_slice *slice)
 {
-    const int32_t *ints = step->ints;
+    const int32_t *ints = instruction->ints;
     const int32_t outer = ints[AXES + BLOCKS], inner = ints[AXES + AXIS_NUMBERS + BLOCKS];
     const int is_whole = slice == NULL;
     poetc_slice own;
@@ -400,11 +402,11 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
         slice = &own;
     }
     at.slice = slice;
-    at.buffer = address_of(&at, step->refs[ints[REFS]]);
+    at.buffer = address_of(&at, instruction->refs[ints[REFS]]);
     if (!slice->is_within)
         begin(&at, slice);
     do {
-        err = run_block(&at, step);
+        err = run_block(&at, instruction);
         slice->is_within = err == POETC_COMPLETE;
         if (slice->is_within) {
             err = POETC_OK;
@@ -417,8 +419,8 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
         }
     } while (is_whole && slice->is_within);
     if (!err && !slice->is_within)
-        err = finish(&at, step, slice->crc);
-    return err || slice->is_within || !has_tables(&at) ? err : poetc_rows(&at, step, FINISH_ROWS);
+        err = finish(&at, instruction, slice->crc);
+    return err || slice->is_within || !has_tables(&at) ? err : poetc_rows(&at, instruction, FINISH_ROWS);
 }
 
 static void go_to(poetc_slice *slice, int32_t block, int32_t inner)
@@ -428,7 +430,8 @@ static void go_to(poetc_slice *slice, int32_t block, int32_t inner)
 }
 
 /* All transfers. Those of a block wait until the kernel is done with the block two before, whose window they get. */
-static int transfer_blocks(const streaming *at, const poetc_step *step, poetc_slice *slice, const poetc_half *half)
+static int transfer_blocks(const streaming *at, const poetc_instruction *instruction, poetc_slice *slice,
+                           const poetc_half *half)
 {
     const int32_t inner = at->ints[AXES + AXIS_NUMBERS + BLOCKS], count = at->ints[AXES + BLOCKS] * inner;
     int32_t k;
@@ -439,24 +442,25 @@ static int transfer_blocks(const streaming *at, const poetc_step *step, poetc_sl
             if (!half->wait(half->context, (uint32_t)k - 1u))
                 return POETC_COMPLETE;
             go_to(slice, k - 2, inner);
-            err = write_windows(at, step, slice->crc);
+            err = write_windows(at, instruction, slice->crc);
         }
         if (k < count && !err) {
             go_to(slice, k, inner);
-            err = read_windows(at, step, slice->crc, slice->again);
+            err = read_windows(at, instruction, slice->crc, slice->again);
             if (!err)
                 half->done(half->context, (uint32_t)k + 1u);
         }
     }
     if (!err)
-        err = finish(at, step, slice->crc);
+        err = finish(at, instruction, slice->crc);
     if (!err)
         half->done(half->context, (uint32_t)count + 1u);
     return err;
 }
 
-/* All kernels, each once its windows have been read. The step is over once all transfers are. */
-static int compute_blocks(const streaming *at, const poetc_step *step, poetc_slice *slice, const poetc_half *half)
+/* All kernels, each once its windows have been read. The instruction is over once all transfers are. */
+static int compute_blocks(const streaming *at, const poetc_instruction *instruction, poetc_slice *slice,
+                          const poetc_half *half)
 {
     const int32_t inner = at->ints[AXES + AXIS_NUMBERS + BLOCKS], count = at->ints[AXES + BLOCKS] * inner;
     int32_t k;
@@ -468,7 +472,7 @@ static int compute_blocks(const streaming *at, const poetc_step *step, poetc_sli
         if (!half->wait(half->context, (uint32_t)k + 1u))
             return POETC_COMPLETE;
         go_to(slice, k, inner);
-        err = run_block(at, step);
+        err = run_block(at, instruction);
         if (err)
             return err;
         half->done(half->context, (uint32_t)k + 1u);
@@ -477,17 +481,17 @@ static int compute_blocks(const streaming *at, const poetc_step *step, poetc_sli
     return half->wait(half->context, (uint32_t)count + 1u) ? POETC_OK : POETC_COMPLETE;
 }
 
-int poetc_stream_half(poetc_runtime *runtime, const poetc_step *step, const poetc_half *half)
+int poetc_stream_half(poetc_runtime *runtime, const poetc_instruction *instruction, const poetc_half *half)
 {
     poetc_slice own;
-    streaming at = {runtime, step->ints, NULL, &own, half->is_of_store ? OF_STORE : OF_KERNEL};
+    streaming at = {runtime, instruction->ints, NULL, &own, half->is_of_store ? OF_STORE : OF_KERNEL};
 
-    if (!has_room(step->ints))
+    if (!has_room(instruction->ints))
         return POETC_EINVAL;
-    at.buffer = address_of(&at, step->refs[step->ints[REFS]]);
+    at.buffer = address_of(&at, instruction->refs[instruction->ints[REFS]]);
     if (half->is_of_store) {
         begin(&at, &own);
-        return transfer_blocks(&at, step, &own, half);
+        return transfer_blocks(&at, instruction, &own, half);
     }
-    return compute_blocks(&at, step, &own, half);
+    return compute_blocks(&at, instruction, &own, half);
 }

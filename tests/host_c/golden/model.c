@@ -24,7 +24,7 @@ static const float train_floats[] = {
     0x1p+0f, 0x1p+0f, 0x0p+0f, 0x1.ccccccp-1f, 0x0p+0f,
 };
 
-static const poetc_step train_steps[] = {
+static const poetc_instruction train_instructions[] = {
     {poetc_op_matmul, train_refs + 0, train_ints + 0, train_floats + 0, POETC_COMPUTE}, /* MatMul(h) */
     {poetc_op_relu, train_refs + 3, train_ints + 7, NULL, POETC_COMPUTE}, /* Relu(a) */
     {NULL, train_refs + 5, train_ints + 8, NULL, POETC_PAGE_OUT}, /* a */
@@ -56,8 +56,8 @@ const poetc_binding tiny_train_outputs[] = {
 };
 
 const poetc_program tiny_train = {
-    .steps = train_steps,
-    .step_count = 15u,
+    .instructions = train_instructions,
+    .instruction_count = 15u,
     .pages = train_pages,
     .page_count = 1u,
     .absences = NULL,

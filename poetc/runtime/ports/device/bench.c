@@ -1,7 +1,7 @@
-/* Times every step of a program on a real board: in place of train.c, for `poetc profile bench --emit`.
+/* Times every instruction of a program on a real board: in place of train.c, for `poetc profile bench --emit`.
  *
- * The log is the input of `poetc profile fit`: a line of column names, then one for each step, the least time of
- * REPEATS runs. Other lines begin with '#'. A pin is high during every other step, low while nothing is measured
+ * The log is the input of `poetc profile fit`: a line of column names, then one for each instruction, the least time of
+ * REPEATS runs. Other lines begin with '#'. A pin is high during every other instruction, low while nothing is measured
  * (poetc_bench_power_mark). So the trace of a power meter can be laid beside the times.
  */
 #if defined(__linux__)
@@ -16,11 +16,11 @@
 #include <time.h>
 #endif
 
-enum { STEPS = sizeof poetc_bench_rows / sizeof poetc_bench_rows[0], REPEATS = 7 };
+enum { INSTRUCTIONS = sizeof poetc_bench_rows / sizeof poetc_bench_rows[0], REPEATS = 7 };
 
 uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16), section(".bss.poetc_arena")));
 static poetc_runtime runtime;
-static uint32_t least[STEPS], start;
+static uint32_t least[INSTRUCTIONS], start;
 
 /* A board's own pin: high or low. Give a function of this name to drive it. */
 __attribute__((weak)) void poetc_bench_power_mark(int level);
@@ -76,7 +76,7 @@ static const uint32_t ticks_hz = POETC_BENCH_CLOCK_HZ;
 
 #elif defined(__linux__) && __STDC_HOSTED__
 
-static const uint32_t ticks_hz = 1000000000u; /* a step of at most 4.29 s */
+static const uint32_t ticks_hz = 1000000000u; /* an instruction of at most 4.29 s */
 
 static void start_clock(void)
 {
@@ -124,7 +124,7 @@ static int measure(void *context, const poetc_runtime *measured, uint32_t index)
     (void)measured;
     if (index > 0 && ticks < least[index - 1u])
         least[index - 1u] = ticks;
-    poetc_bench_power_mark(index < STEPS && !(index & 1u));
+    poetc_bench_power_mark(index < INSTRUCTIONS && !(index & 1u));
     start = now();
     return 0;
 }
@@ -175,7 +175,7 @@ int main(void)
     if (!err)
         err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
     start_clock();
-    for (i = 0; i < STEPS; i++)
+    for (i = 0; i < INSTRUCTIONS; i++)
         least[i] = UINT32_MAX;
     for (repeat = 0; repeat < REPEATS && !err; repeat++) {
         fill_inputs();
@@ -183,8 +183,8 @@ int main(void)
         poetc_bench_power_mark(0);
     }
     if (err) {
-        poetc_port_log("# stopped at step ");
-        log_number(runtime.step);
+        poetc_port_log("# stopped at instruction ");
+        log_number(runtime.instruction);
         poetc_port_log(" code ");
         poetc_port_log(err < 0 ? "-" : "");
         log_number((uint64_t)(err < 0 ? -(int64_t)err : err));
@@ -193,7 +193,7 @@ int main(void)
         return POETC_PORT_FAILED;
     }
     poetc_port_log(POETC_BENCH_COLUMNS "\n");
-    for (i = 0; i < STEPS; i++) {
+    for (i = 0; i < INSTRUCTIONS; i++) {
         poetc_port_log(poetc_bench_rows[i]);
         log_number((uint64_t)least[i] * 1000000000u / ticks_hz);
         poetc_port_log("\n");

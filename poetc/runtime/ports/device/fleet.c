@@ -34,7 +34,7 @@ static uint8_t *frame;
 static uint32_t capacity; /* of a payload, in bytes */
 static const poetc_binding *const inputs = POETC_MODEL_INPUTS;
 
-/* Between two steps of the program, for whatever measures from outside. */
+/* Between two instructions of the program, for whatever measures from outside. */
 __attribute__((noinline)) int poetc_port_mark(void *context, const poetc_runtime *marked, uint32_t index)
 {
     (void)context;
@@ -283,7 +283,7 @@ int main(void)
         size = size < 0 ? size : answer(kind, sequence, (uint32_t)size);
         if (size < 0) {
             put_u32(payload_of(), (uint32_t)size);
-            put_u32(payload_of() + 4, runtime.step);
+            put_u32(payload_of() + 4, runtime.instruction);
             send(FAILED, sequence, 8);
             kind = FAILED;
         } else

@@ -68,7 +68,7 @@ static const poetc_model *const model = POETC_MODEL_LOOP;
 
 #ifdef POETC_LOG_GRADIENTS
 static const struct {
-    uint32_t step, offset, size_bytes;
+    uint32_t instruction, offset, size_bytes;
 } gradients[] = POETC_MODEL_GRADIENTS;
 static uint32_t gradients_crc; /* a sum, since schedules may make them in another order */
 #ifdef POETC_QUEUES
@@ -78,15 +78,15 @@ static uint32_t gradients_crc; /* a sum, since schedules may make them in anothe
 #endif
 #endif
 
-/* Marks the border between two steps of the program for whatever counts instructions from outside: breakpoint, trace or
- * emulator. */
+/* Marks the border between two instructions of the program for whatever counts instructions from outside: breakpoint,
+ * trace or emulator. */
 __attribute__((noinline)) int poetc_port_mark(void *context, const poetc_runtime *marked, uint32_t index)
 {
 #ifdef POETC_LOG_GRADIENTS
     uint32_t i;
 
     for (i = 0; i < sizeof gradients / sizeof gradients[0]; i++)
-        if (gradients[i].step == index)
+        if (gradients[i].instruction == index)
             ADD(gradients_crc, poetc_crc32(i, poetc_arena + gradients[i].offset, gradients[i].size_bytes));
 #endif
     (void)context;

@@ -1,9 +1,9 @@
 /* A bundle's budget follows the memory that Linux leaves to a process.
  *
- * Between two steps of a plan the files of the process's control group (cgroup v2) are read, every `interval_ms`:
- * `memory.high`, `memory.current`, `memory.stat` and `memory.pressure`. The plan with the largest arena is asked for
- * that keeps the group below `memory.high`. Where processes stall for want of memory, it is the next smaller one. After
- * a switch the pages above the new arena go back to the system (madvise).
+ * Between two instructions of a plan the files of the process's control group (cgroup v2) are read, every
+ * `interval_ms`: `memory.high`, `memory.current`, `memory.stat` and `memory.pressure`. The plan with the largest arena
+ * is asked for that keeps the group below `memory.high`. Where processes stall for want of memory, it is the next
+ * smaller one. After a switch the pages above the new arena go back to the system (madvise).
  *
  *     err = poetc_session_init(&session, POETC_MODEL_DESCRIPTION, &config);
  *     err = err ? err : poetc_pressure_begin(&pressure, &session, POETC_MODEL_BUNDLE, NULL);

@@ -1,4 +1,4 @@
-"""The steps of a program as tables of C."""
+"""The instructions of a program as tables of C."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _operands(instruction: Instruction) -> list[Operand]:
 
 @dataclass(slots=True)
 class Pools:
-    """The tables that steps share: operands, whole numbers and floats."""
+    """The tables that instructions share: operands, whole numbers and floats."""
 
     refs: Pool[str] = field(default_factory=Pool)
     ints: Pool[str] = field(default_factory=Pool)
@@ -76,7 +76,7 @@ def _dimension(dimension: Dimension | None) -> list[int]:
 
 
 def _block_ints(call: Call) -> list[int]:
-    """The numbers of a step in blocks, as poetc_stream.c reads them."""
+    """The numbers of an instruction in blocks, as poetc_stream.c reads them."""
     blocks = call.blocks
     assert blocks is not None
     lists = list(dict.fromkeys(blocks.ints))
@@ -106,9 +106,9 @@ def _block_ints(call: Call) -> list[int]:
     return [*numbers_of_blocks, *(n for ints in lists for n in (*ints, *[0] * (longest - len(ints))))]
 
 
-def step_rows(program: Program, pools: Pools) -> list[str]:
-    """Rows of the table of steps. Fills the pools."""
-    steps: list[str] = []
+def instruction_rows(program: Program, pools: Pools) -> list[str]:
+    """Rows of the table of instructions. Fills the pools."""
+    rows: list[str] = []
 
     def row(pool: Pool[str], table_name: str, items: list[str]) -> str:
         at = pool.add(items)
@@ -140,8 +140,8 @@ def step_rows(program: Program, pools: Pools) -> list[str]:
             row(pools.floats, "floats", float_row),
             opcode,
         ]
-        steps.append(f"    {{{', '.join(parts)}}}, {comment(what)}")
-    return steps
+        rows.append(f"    {{{', '.join(parts)}}}, {comment(what)}")
+    return rows
 
 
 def required(prefix: str, parts: Collection[str]) -> list[str]:
@@ -151,11 +151,11 @@ def required(prefix: str, parts: Collection[str]) -> list[str]:
     """
     lines = []
     if "poetc_stream.c" in parts:
-        arguments = "poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice"
+        arguments = "poetc_runtime *runtime, const poetc_instruction *instruction, poetc_slice *slice"
         lines += ["", f"int poetc_stream({arguments});"]
         lines.append(f"int (*const {prefix}_stream)({arguments}) = poetc_stream;")
     if "poetc_rows.c" in parts:
-        arguments = "const void *at, const poetc_step *step, int32_t phase"
+        arguments = "const void *at, const poetc_instruction *instruction, int32_t phase"
         lines += ["", f"int poetc_rows({arguments});"]
         lines.append(f"int (*const {prefix}_rows)({arguments}) = poetc_rows;")
     if "poetc_input.c" in parts:
