@@ -33,7 +33,7 @@ static void log_line(const char *label, uint32_t value)
 
 static int page_out(void *context, uint32_t first, uint32_t count, const void *data)
 {
-    const int in_switch = is_asked && !has_switched && training.runtime.step == TAKES[now].at;
+    const int in_switch = is_asked && !has_switched && training.runtime.instruction == TAKES[now].at;
     uint32_t i;
 
     (void)context;

@@ -450,7 +450,7 @@ def test_recovery_leaves_out_a_page_that_is_not_whole(tmp_path: Path) -> None:
     library = compile_library([program], case.graph.values, tmp_path)
     with HostModel(library, [program], case.graph.values, store=(store.page_out, store.page_in)) as model:
         model.run(sample_inputs(program, 0))
-        step, lost, kept = next(
+        instruction, lost, kept = next(
             (i, a, b)
             for i in range(len(program.instructions))
             for a in program.absences
@@ -462,7 +462,7 @@ def test_recovery_leaves_out_a_page_that_is_not_whole(tmp_path: Path) -> None:
         store.blocks[program.pages[lost.page].first_block] = bytes(program.block_bytes)
         for absence in (lost, kept):
             model._view(absence.operand)[...] = 7
-        model._runtime.step = step
+        model._runtime.instruction = instruction
         assert model._dll.poetc_recover(ctypes.byref(model._runtime)) == ECORRUPT
         assert (model._view(lost.operand) == 7).all()
         assert model._view(kept.operand).tobytes() == whole[kept]

@@ -141,7 +141,7 @@ def test_a_store_that_fails_in_a_switch_leaves_each_tensor_old_or_new(tmp_path: 
                     if plan == switch.source and index == switch.at - 1:
                         model.request(bundle.programs[switch.target].arena_bytes)
 
-                model.on_step, model.on_switch = ask, went.append
+                model.on_instruction, model.on_switch = ask, went.append
                 left = number
                 try:
                     model.step(batch)
@@ -151,7 +151,7 @@ def test_a_store_that_fails_in_a_switch_leaves_each_tensor_old_or_new(tmp_path: 
                     break  # there are no more transfers
                 in_switch += not went and model.at >= switch.at
                 found, left = state(), -1
-                model.on_step = None
+                model.on_instruction = None
                 model.step(batch)  # goes on regardless
                 model.start(switch.source)
                 model.step(batch)
