@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from collections.abc import Callable
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import (
@@ -23,7 +25,9 @@ from poetc.solvers.interface import Event, Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._tape import Irretrievable
 
-__all__ = ["Baseline", "Irretrievable"]
+__all__ = ["Baseline", "Irretrievable", "method"]
+
+Solve = Callable[..., Schedule]
 
 
 class Baseline:
@@ -87,6 +91,15 @@ class Baseline:
             self.progress(Event(stage=label, objective=cost, bound=int(self.model.base_cost)))
         return True
 
+    def offer_made(self, make: Callable[[], list[int]], label: str) -> bool:
+        """The same of the sequence that `make` gives; False where a tensor that it gives up cannot be had again."""
+        try:
+            codes = make()
+        except Irretrievable as error:
+            self.refusal = str(error)
+            return False
+        return self.offer(codes, label)
+
     def _schedule(
         self,
         completion: Completion,
@@ -124,3 +137,18 @@ class Baseline:
         else:
             why = self.refusal or "it makes no schedule of this problem"
         raise InfeasibleError(f"{self.info.name}: {why}; take a larger budget or another solver")
+
+
+def method(info: SolverInfo) -> Callable[[Callable[[Baseline], None]], Solve]:
+    """`solve` of a method, which is a function that offers its candidates: the cheapest one that fits is the answer."""
+
+    def solver(offers: Callable[[Baseline], None]) -> Solve:
+        @functools.wraps(offers)
+        def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+            baseline = Baseline(info, problem, options, progress)
+            offers(baseline)
+            return baseline.finish()
+
+        return solve
+
+    return solver

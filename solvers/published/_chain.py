@@ -16,6 +16,17 @@ from poetc.solvers.model import Model
 from poetc.solvers.published._tape import Tape
 from poetc.solvers.published._training import Split, split
 
+MOST_BUDGETS = 2  # the largest memory that is tried: the estimate may be twice the need of the replay
+LEAST_SHARE = 10  # the smallest one is the budget over this: the estimate errs by less
+
+
+def memories(slots: int, steps: int) -> range:
+    """Memories for a program over a chain to try, in slots of the budget, from the largest down.
+
+    `slots`: of the budget. `steps`: memories between one budget and none.
+    """
+    return range(MOST_BUDGETS * slots, slots // LEAST_SHARE, -max(1, slots // steps))
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from poetc.errors import UnsupportedProblemError
 from poetc.solvers.model import Model
-from poetc.solvers.published._baseline import Baseline, Irretrievable
-from poetc.solvers.published._settings import LOWER_SETS
+from poetc.solvers.published._baseline import Baseline
 from poetc.solvers.published._training import Split, run_static, split
+
+UNITS = 400  # parts of the forward pass's cost, in which recomputation is counted
+LEAST_UNIT = 1e-12  # cost of such a part, where nothing costs anything
+PERCENTS = range(200, 5, -6)  # of the budget: memories that are tried, as the estimate leaves weights out
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class _Transition:
 def _transitions(graph: ForwardGraph, lower_sets: Sequence[int]) -> list[list[_Transition]]:
     """Segments by the set that they end in; sets in ascending size."""
     whole = (1 << len(graph.operators)) - 1
-    unit = max(LOWER_SETS.least_unit, sum(graph.cost) / LOWER_SETS.units)
+    unit = max(LEAST_UNIT, sum(graph.cost) / UNITS)
     result: list[list[_Transition]] = []
     for j, end in enumerate(lower_sets):
         out = graph.union(end, graph.after) & ~end
@@ -120,14 +124,14 @@ def _transitions(graph: ForwardGraph, lower_sets: Sequence[int]) -> list[list[_T
 def _cheapest(transitions: list[list[_Transition]], memory: int) -> list[int] | None:
     """Positions of the lower sets that a cheapest sequence within `memory` visits."""
     count = len(transitions)
-    cached = np.full((count, LOWER_SETS.units + 1), math.inf)
-    origin = np.full((count, LOWER_SETS.units + 1), -1, np.int32)
+    cached = np.full((count, UNITS + 1), math.inf)
+    origin = np.full((count, UNITS + 1), -1, np.int32)
     cached[0][0] = 0.0
     for j in range(1, count):
         for t in transitions[j]:
             before = cached[t.origin]
-            new = np.full(LOWER_SETS.units + 1, math.inf)
-            new[t.units :] = before[: LOWER_SETS.units + 1 - t.units]
+            new = np.full(UNITS + 1, math.inf)
+            new[t.units :] = before[: UNITS + 1 - t.units]
             new = np.where(new + t.needed <= memory, new + t.cached, math.inf)
             better = new < cached[j]
             cached[j][better] = new[better]
@@ -166,7 +170,7 @@ def run(baseline: Baseline, *, exact: bool, limit: int) -> None:
     budget = baseline.problem.budget_bytes
     previous: list[int] | None = None
     # 2 m(segment) stands for a segment and its gradients; weights and the rest are not counted: hence the sweep.
-    for percent in LOWER_SETS.percents():
+    for percent in PERCENTS:
         if baseline.out_of_time:
             break
         path = _cheapest(transitions, budget * percent // 100)
@@ -177,9 +181,6 @@ def run(baseline: Baseline, *, exact: bool, limit: int) -> None:
         previous = path
         keep = kept_by(graph, model, [lower_sets[j] for j in path])
         keep |= {t for t in parts.forward_tensors if model.producer[t] not in parts.to_loss}
-        try:
-            if baseline.offer(run_static(model, parts, keep), f"{len(path) - 1} segments"):
-                break
-        except Irretrievable as error:
-            baseline.refusal = str(error)
+        if baseline.offer_made(partial(run_static, model, parts, keep), f"{len(path) - 1} segments"):
+            break
     baseline.check_time()

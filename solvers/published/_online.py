@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from poetc.errors import LimitError
 from poetc.solvers.published._baseline import Baseline
 from poetc.solvers.published._remaking import Remaking
-from poetc.solvers.published._settings import ONLINE
 from poetc.solvers.published._tape import Irretrievable
 
 Score = Callable[["Online", int], float]
+
+THRASHING = 20  # recomputation, in costs of the whole step, beyond which a simulation is given up
+TIME_CHECK = 16  # operators between two looks at the clock: it costs hardly any time then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class Online:
         self.codes: list[int] = []
         self.changed_at = 0  # the number of actions before the change of capacity
         self.rematerialized: float = 0
-        self.thrashing = ONLINE.thrashing * sum(model.op_cost)
+        self.thrashing = THRASHING * sum(model.op_cost)
         order = range(model.n_ops) if rules.order is None else rules.order
         self.order = list(order)
         at = {v: i for i, v in enumerate(self.order)}
@@ -175,7 +177,7 @@ class Online:
             self._with_inputs(v, first=True)
             self.closing = set()
             self.drop(give_up.get(v, ()))
-            if position % ONLINE.time_check == 0 and self.baseline.out_of_time:
+            if position % TIME_CHECK == 0 and self.baseline.out_of_time:
                 raise LimitError(f"{self.baseline.info.name}: the time limit ended its simulation; allow more time")
         self.position = model.n_ops
         for t in range(model.n_tensors):

@@ -13,8 +13,13 @@ from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.scheduling import Problem, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._baseline import Baseline
-from poetc.solvers.published._settings import ROUNDED
 from poetc.solvers.published._stages import StageModel, Values, build
+
+THRESHOLD = 0.5  # S is rounded up from here on, as in the paper
+# Shares of the budget that the LP is given, in turn: rounding adds to the RAM. The paper takes the first.
+ALLOWANCES = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
+START_SHARE = 0.3  # of the time limit of a MILP, at most, for the LP that it begins with
+LEAST_S = 0.1  # time limit of an LP that starts when time is nearly up
 
 
 def rounded(stages: StageModel, values: Values) -> list[int]:
@@ -23,7 +28,7 @@ def rounded(stages: StageModel, values: Values) -> list[int]:
 
     def is_held(t: int, i: int) -> bool:
         linear, constant = stages.held(t, i)
-        return constant + sum(value * float(values[column]) for column, value in linear) > ROUNDED.threshold
+        return constant + sum(value * float(values[column]) for column, value in linear) > THRESHOLD
 
     codes: list[int] = []
     for t in range(n):
@@ -41,17 +46,16 @@ def rounded(stages: StageModel, values: Values) -> list[int]:
 def offer_rounded(
     info: SolverInfo,
     kind: type[StageModel],
-    most_operators: int,
     problem: Problem,
     options: SolveOptions,
     progress: Progress | None,
 ) -> tuple[Baseline, list[int] | None]:
     """The first rounded LP that fits. Raises UnsupportedProblemError, InfeasibleError, LimitError."""
     stop_at = time.monotonic() + options.time_limit_s
-    for allowance in ROUNDED.allowances:
-        baseline, stages = build(info, kind, most_operators, problem, options, progress, allowance)
+    for allowance in ALLOWANCES:
+        baseline, stages = build(info, kind, problem, options, progress, allowance)
         answer = stages.mip.solve(
-            time_limit_s=max(ROUNDED.least_s, stop_at - time.monotonic()), relax=True, threads=options.threads
+            time_limit_s=max(LEAST_S, stop_at - time.monotonic()), relax=True, threads=options.threads
         )
         if answer.infeasible:
             baseline.refusal = baseline.refusal or f"its LP has no solution for {allowance:.0%} of the budget"
@@ -64,12 +68,10 @@ def offer_rounded(
     return baseline, None
 
 
-def start_of(
-    info: SolverInfo, kind: type[StageModel], most_operators: int, problem: Problem, options: SolveOptions
-) -> list[int] | None:
+def start_of(info: SolverInfo, kind: type[StageModel], problem: Problem, options: SolveOptions) -> list[int] | None:
     """The rounded LP as a start for a MILP; None where there is none within its share of the time."""
-    part = replace(options, time_limit_s=ROUNDED.start_share * options.time_limit_s)
+    part = replace(options, time_limit_s=START_SHARE * options.time_limit_s)
     try:
-        return offer_rounded(info, kind, most_operators, problem, part, None)[1]
+        return offer_rounded(info, kind, problem, part, None)[1]
     except (InfeasibleError, LimitError, UnsupportedProblemError):
         return None

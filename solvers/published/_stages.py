@@ -26,10 +26,12 @@ from poetc.solvers.highs import COST_SCALE, TOLERANCE, Answer, Mip
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline
-from poetc.solvers.published._settings import BINARY
 
 Values = npt.NDArray[np.float64]
 Linear = list[tuple[int, float]]  # columns with coefficients
+
+INTEGRAL = 0.5  # a binary above this is one: HiGHS's values are off by its tolerances
+SMALL = 1e-9  # in units of the row: a row without columns holds if it is missed by less
 
 
 class StageModel:
@@ -96,7 +98,7 @@ class StageModel:
             limit -= factor * constant
             for column, value in linear:
                 columns[column] = columns.get(column, 0.0) + factor * value
-        if columns or limit < -BINARY.small:
+        if columns or limit < -SMALL:
             self.mip.row(list(columns), list(columns.values()), upper=limit)
 
     def _correctness(self) -> None:
@@ -130,7 +132,7 @@ class StageModel:
         """The operators in the order in which a solution executes them."""
         codes: list[int] = []
         for t in range(self.n):
-            codes += [k for k in range(t) if (t, k) in self.R and values[self.R[t, k]] > BINARY.integral]
+            codes += [k for k in range(t) if (t, k) in self.R and values[self.R[t, k]] > INTEGRAL]
             codes.append(t)
         return codes
 
@@ -166,7 +168,6 @@ def stages_of(model: Model, codes: list[int]) -> tuple[list[set[int]], list[set[
 def build(
     info: SolverInfo,
     kind: type[StageModel],
-    most_operators: int,
     problem: Problem,
     options: SolveOptions,
     progress: Progress | None,
@@ -177,9 +178,9 @@ def build(
     model = baseline.model
     if model.must_page:
         raise UnsupportedProblemError(f"{info.name}: recomputes only, but this problem has tensors on the store")
-    if model.n_ops > most_operators:
+    if model.n_ops > info.most_operators:
         raise UnsupportedProblemError(
-            f"{info.name}: {model.n_ops} operators make too large a program, at most {most_operators}"
+            f"{info.name}: {model.n_ops} operators make too large a program, at most {info.most_operators}"
         )
     state = sum(model.size[chain[0]] for chain in state_chains(problem))
     if model.capacity <= state:

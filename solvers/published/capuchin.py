@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.interface import SolverInfo
 from poetc.solvers.model import Model
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._training import Split, run_static, split
 
 INFO = SolverInfo(
@@ -106,13 +106,13 @@ def _lineage(model: Model, t: int, absent: set[int]) -> set[int] | None:
     return operators
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no backward pass), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     model = baseline.model
     parts = split(model, INFO.name, every_part=True)
     if baseline.offer(model.keep_all(), "nothing to do"):
-        return baseline.finish()
+        return
     outputs, saved = set(parts.forward_tensors), set(parts.saved)
     page: set[int] = set()
     redo: set[int] = set()
@@ -122,12 +122,9 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         label = f"{len(page)} swapped, {len(redo)} recomputed"
         fits = False
         for retain in (True, False):
-            try:
-                codes = run_static(model, parts, saved - page - redo, page, retain=retain)
-            except Irretrievable as error:
-                baseline.refusal = str(error)
-                continue
-            fits |= baseline.offer(codes, label)
+            fits |= baseline.offer_made(
+                partial(run_static, model, parts, saved - page - redo, page, retain=retain), label
+            )
         return fits
 
     rest = {c.tensor: c for c in _candidates(model, parts)}  # by decreasing free time
@@ -163,4 +160,3 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
             if offer() or baseline.out_of_time:
                 break
     baseline.check_time()
-    return baseline.finish()

@@ -19,7 +19,6 @@ from __future__ import annotations
 from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._rounding import start_of
-from poetc.solvers.published._settings import BINARY
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
 
 INFO = SolverInfo(
@@ -29,7 +28,7 @@ INFO = SolverInfo(
     energy=True,
     proof=True,
     milp=True,
-    most_operators=BINARY.checkmate_operators,
+    most_operators=160,  # T^2 is some 25,000 binaries then
     notes="Of the order of T^2 binaries: up to 160 operators. Recomputation only, no optional in-place.",
 )
 
@@ -96,6 +95,6 @@ class Checkmate(StageModel):
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
-    baseline, stages = build(INFO, Checkmate, BINARY.checkmate_operators, problem, options, progress)
-    start = start_of(INFO, Checkmate, BINARY.checkmate_operators, problem, options)
+    baseline, stages = build(INFO, Checkmate, problem, options, progress)
+    start = start_of(INFO, Checkmate, problem, options)
     return solve_exactly(baseline, stages, Repetition.CHECKMATE, start)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._rounding import offer_rounded
-from poetc.solvers.published._settings import ROUNDED
 from poetc.solvers.published.checkmate import Checkmate
 
 INFO = SolverInfo(
@@ -18,11 +17,11 @@ INFO = SolverInfo(
     title="Checkmate's LP with two-phase rounding",
     citation="P. Jain et al., Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization, MLSys 2020",
     energy=True,
-    most_operators=ROUNDED.most_operators,
+    most_operators=220,  # larger LPs take minutes
     notes="Up to 220 operators. Recomputation only, no optional in-place.",
 )
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
-    return offer_rounded(INFO, Checkmate, ROUNDED.most_operators, problem, options, progress)[0].finish()
+    return offer_rounded(INFO, Checkmate, problem, options, progress)[0].finish()

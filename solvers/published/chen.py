@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.interface import SolverInfo
 from poetc.solvers.model import Model
-from poetc.solvers.published._baseline import Baseline
-from poetc.solvers.published._tape import Irretrievable
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._training import Split, run_static, split
 
 INFO = SolverInfo(
@@ -60,20 +59,16 @@ def offer_all(baseline: Baseline, parts: Split, choices: Iterable[tuple[str, Seq
         tried.add(tuple(checkpoints))
         if baseline.out_of_time:
             break
-        try:
-            baseline.offer(checkpointed(baseline.model, parts, checkpoints), label)
-        except Irretrievable as error:
-            baseline.refusal = str(error)
+        baseline.offer_made(partial(checkpointed, baseline.model, parts, checkpoints), label)
     baseline.check_time()
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises InfeasibleError where the rule needs more than the budget."""
-    baseline = Baseline(INFO, problem, options, progress)
     parts = split(baseline.model, INFO.name)
     choices = []
     for name, points in candidates(baseline.model, parts).items():
         stride = max(1, math.isqrt(len(points)))
         choices.append((f"every {stride}th of {len(points)} {name}", points[stride - 1 :: stride]))
     offer_all(baseline, parts, choices)
-    return baseline.finish()

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.interface import SolverInfo
 from poetc.solvers.model import Model
-from poetc.solvers.published._baseline import Baseline
-from poetc.solvers.published._settings import CHEN
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._training import Split, split
 from poetc.solvers.published.chen import candidates, offer_all
 
@@ -25,6 +23,8 @@ INFO = SolverInfo(
     citation="T. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174, 2016",
     notes="Recomputation only.",
 )
+
+THRESHOLDS = 50  # values of b that are tried, in even steps up to the sum of bytes
 
 
 def _checkpoints(model: Model, parts: Split, points: Sequence[int], threshold: float) -> list[int]:
@@ -39,16 +39,15 @@ def _checkpoints(model: Model, parts: Split, points: Sequence[int], threshold: f
     return chosen
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises InfeasibleError where no threshold fits."""
-    baseline = Baseline(INFO, problem, options, progress)
     model = baseline.model
     parts = split(model, INFO.name)
     total = sum(model.size[t] for v in parts.to_loss for t in model.outputs[v])
     choices = [
         (f"{name}, b = {int(b)}", _checkpoints(model, parts, points, b))
         for name, points in candidates(model, parts).items()
-        for b in (total * k / CHEN.thresholds for k in range(CHEN.thresholds, -1, -1))
+        for b in (total * k / THRESHOLDS for k in range(THRESHOLDS, -1, -1))
     ]
     offer_all(baseline, parts, choices)
-    return baseline.finish()

@@ -11,9 +11,10 @@ devices.
 
 from __future__ import annotations
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from functools import partial
+
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._chain import Chain, chain_of
 from poetc.solvers.published._training import run_static
 
@@ -39,9 +40,9 @@ def _borders(chain: Chain, partitions: int) -> list[int]:
     return borders
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no chain), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
     for partitions in range(1, len(chain.blocks) + 1):
         if baseline.out_of_time:
@@ -53,9 +54,5 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         # The last partition is undone right after it was computed.
         rest = chain.blocks[borders[-1] + 1 :] if borders else chain.blocks
         keep.update(t for block in rest for v in block.forward for t in chain.model.outputs[v])
-        try:
-            baseline.offer(run_static(chain.model, chain.parts, keep), f"{partitions} partitions")
-        except Irretrievable as error:
-            baseline.refusal = str(error)
+        baseline.offer_made(partial(run_static, chain.model, chain.parts, keep), f"{partitions} partitions")
     baseline.check_time()
-    return baseline.finish()

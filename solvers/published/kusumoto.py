@@ -12,11 +12,9 @@ undone at once. The decisions are replayed exactly.
 
 from __future__ import annotations
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._lower_sets import run
-from poetc.solvers.published._settings import LOWER_SETS
 
 INFO = SolverInfo(
     name="kusumoto",
@@ -27,9 +25,10 @@ INFO = SolverInfo(
     notes="Up to 600 lower sets: nearly a chain. Each operator is recomputed at most once. Recomputation only.",
 )
 
+MOST_SETS = 600  # lower sets: time and memory of the program grow with the square of their number
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no backward pass, too many lower sets), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
-    run(baseline, exact=True, limit=LOWER_SETS.most_sets)
-    return baseline.finish()
+    run(baseline, exact=True, limit=MOST_SETS)

@@ -5,9 +5,8 @@ Source: Kusumoto et al., NeurIPS 2019, section 4.3. See `kusumoto`.
 
 from __future__ import annotations
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._lower_sets import run
 
 INFO = SolverInfo(
@@ -20,8 +19,7 @@ INFO = SolverInfo(
 )
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no backward pass), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     run(baseline, exact=False, limit=0)
-    return baseline.finish()

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.interface import SolverInfo
 from poetc.solvers.liveness import Profile
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._baseline import Baseline, Irretrievable, method
 from poetc.solvers.published._online import Online, Rules, capacity_of
-from poetc.solvers.published._settings import MELON
 
 INFO = SolverInfo(
     name="melon",
@@ -31,6 +29,8 @@ INFO = SolverInfo(
     notes="Judged by live bytes and packed as every schedule is; its own pool is only reported. No micro-batches. "
     "Recomputation only.",
 )
+
+ROUNDS = 12  # runs with less and less RAM: a run takes time in proportion to the operators
 
 
 def _score(run: Online, t: int) -> float:
@@ -78,22 +78,21 @@ def _lifetimes(baseline: Baseline, codes: list[int]) -> list[tuple[int, int, int
     return result
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises InfeasibleError, LimitError (thrashing)."""
-    baseline = Baseline(INFO, problem, options, progress)
     capacity = capacity_of(baseline, paging=False)
-    for _ in range(MELON.rounds):
+    for _ in range(ROUNDS):
         baseline.check_time()
         try:
             codes = Online(baseline, capacity, Rules(score=_score)).run()
         except Irretrievable as error:
             baseline.refusal = baseline.refusal or str(error)
             break
-        pool = baseline.model.problem.base_bytes + pool_bytes(_lifetimes(baseline, codes))
+        pool = baseline.problem.base_bytes + pool_bytes(_lifetimes(baseline, codes))
         if baseline.offer(codes, f"evicted within {capacity} bytes, its pool ends at {pool}"):
             break
-        excess = baseline.peak_bytes(codes) - problem.budget_bytes
+        excess = baseline.peak_bytes(codes) - baseline.problem.budget_bytes
         if excess <= 0:
             break  # another limit than RAM
         capacity -= excess
-    return baseline.finish()

@@ -19,7 +19,6 @@ from collections import Counter
 from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._rounding import start_of
-from poetc.solvers.published._settings import BINARY
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
 from poetc.solvers.published.checkmate import Checkmate
 
@@ -30,12 +29,14 @@ INFO = SolverInfo(
     energy=True,
     proof=True,
     milp=True,
-    most_operators=BINARY.moccasin_operators,
+    most_operators=160,  # the number of binaries is that of Checkmate
     notes="The paper's constraint program as a MILP (HiGHS instead of CP-SAT): up to 160 operators. Recomputation "
     "only, no optional in-place.",
 )
 
 Expression = tuple[Linear, float]
+
+INTERVALS = 2  # in which a tensor is retained: C, as in the paper's experiments
 
 
 class Moccasin(StageModel):
@@ -44,8 +45,8 @@ class Moccasin(StageModel):
             self._stage(t)
         for k in range(self.n):
             again = [self.R[t, k] for t in range(self.n) if (t, k) in self.R]
-            if len(again) >= BINARY.moccasin_intervals:
-                self.mip.row(again, [1.0] * len(again), upper=BINARY.moccasin_intervals - 1)
+            if len(again) >= INTERVALS:
+                self.mip.row(again, [1.0] * len(again), upper=INTERVALS - 1)
 
     def _stage(self, t: int) -> None:
         running = [k for k in range(t + 1) if k == t or (t, k) in self.R]
@@ -87,8 +88,8 @@ class Moccasin(StageModel):
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
-    baseline, stages = build(INFO, Moccasin, BINARY.moccasin_operators, problem, options, progress)
-    start = start_of(INFO, Checkmate, BINARY.moccasin_operators, problem, options)
-    if start is not None and max(Counter(start).values()) > BINARY.moccasin_intervals:
+    baseline, stages = build(INFO, Moccasin, problem, options, progress)
+    start = start_of(INFO, Checkmate, problem, options)
+    if start is not None and max(Counter(start).values()) > INTERVALS:
         start = None
     return solve_exactly(baseline, stages, Repetition.MOCCASIN, start)

@@ -62,8 +62,7 @@ from poetc.solvers.interface import Event, Progress, SolverInfo
 from poetc.solvers.milp import from_pulp
 from poetc.solvers.model import Model
 from poetc.solvers.published._rounding import start_of
-from poetc.solvers.published._settings import BINARY
-from poetc.solvers.published._stages import stages_of
+from poetc.solvers.published._stages import INTEGRAL, stages_of
 from poetc.solvers.published.checkmate import Checkmate
 
 INFO = SolverInfo(
@@ -76,11 +75,13 @@ INFO = SolverInfo(
     deadline=True,
     proof=True,
     milp=True,
-    most_operators=BINARY.poet_operators,
+    most_operators=140,  # beyond, PuLP takes minutes to build the model alone
     notes="5 T^2 + T E binaries: for problems of up to some tens of operators",
 )
 
 _Matrix = list[list[Any]]
+
+CLOSED = 1e-7  # fraction of the cost: the optimum is proven where its gap is at most this
 
 
 class _Formulation:
@@ -267,20 +268,20 @@ class _Formulation:
 
 
 def _one(variable: Any) -> bool:
-    return (pulp.value(variable) or 0.0) > BINARY.integral
+    return (pulp.value(variable) or 0.0) > INTEGRAL
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """POET's optimum, if the time limit allows. Raises InfeasibleError, LimitError."""
-    if len(problem.operators) > BINARY.poet_operators:
+    if len(problem.operators) > INFO.most_operators:
         raise LimitError(
-            f"POET's formulation takes at most {BINARY.poet_operators} operators, here are {len(problem.operators)}; "
+            f"POET's formulation takes at most {INFO.most_operators} operators, here are {len(problem.operators)}; "
             "use --solver poetc"
         )
     formulation = _Formulation(problem, options)
     if formulation.capacity <= 0:
         raise InfeasibleError(f"no RAM is left for tensors in {problem.budget_bytes} bytes; raise the budget")
-    start = start_of(INFO, Checkmate, BINARY.poet_operators, problem, options)
+    start = start_of(INFO, Checkmate, problem, options)
     formulation.build()
     variables = formulation.variables
     column = {variable.name: i for i, variable in enumerate(variables)}
@@ -310,7 +311,7 @@ def _schedule(problem: Problem, formulation: _Formulation, answer: Answer, progr
     bound = math.ceil((answer.bound - TOLERANCE) * unit) if math.isfinite(answer.bound) else 0
     bound = max(0, min(bound, cost))
     gap = (cost - bound) / max(1, cost)
-    if answer.optimal and gap <= BINARY.closed:
+    if answer.optimal and gap <= CLOSED:
         state = Status.OPTIMAL
     else:
         state = Status.FEASIBLE if answer.optimal else Status.LIMIT

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline, Irretrievable
-from poetc.solvers.published._chain import Chain, chain_of
-from poetc.solvers.published._settings import POFO
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, method
+from poetc.solvers.published._chain import Chain, chain_of, memories
 from poetc.solvers.published._training import run_static
 
 INFO = SolverInfo(
@@ -40,6 +39,8 @@ INFO = SolverInfo(
     notes="Each block is recomputed at most once. Transfers do not overlap compute here, so the paper's transfer debts "
     "are zero.",
 )
+
+SLOTS = 200  # of the budget: time and memory of the program grow with their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,13 @@ def _best(choices: list[list[_Choice]], slots: int) -> list[_Choice] | None:
     return path
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no chain), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
-    slot_bytes = max(1, -(-problem.budget_bytes // POFO.slots))
+    slot_bytes = max(1, -(-baseline.problem.budget_bytes // SLOTS))
     choices = [_choices(chain, i, slot_bytes) for i in range(len(chain.blocks))]
-    for slots in POFO.memories():
+    for slots in memories(SLOTS, 50):
         if baseline.out_of_time:
             break
         path = _best(choices, slots)
@@ -124,12 +125,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
             break
         keep = frozenset[int]().union(*(c.keep for c in path))
         page = frozenset[int]().union(*(c.page for c in path)) - keep
-        try:
-            if baseline.offer(
-                run_static(chain.model, chain.parts, keep, page), f"{slots} of {POFO.slots} memory slots"
-            ):
-                break
-        except Irretrievable as error:
-            baseline.refusal = str(error)
+        codes = partial(run_static, chain.model, chain.parts, keep, page)
+        if baseline.offer_made(codes, f"{slots} of {SLOTS} memory slots"):
+            break
     baseline.check_time()
-    return baseline.finish()

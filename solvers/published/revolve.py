@@ -13,9 +13,8 @@ from __future__ import annotations
 import functools
 import math
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._chain import Chain, ChainTape, chain_of
 
 INFO = SolverInfo(
@@ -88,19 +87,13 @@ def codes_for(chain: Chain, checkpoints: int) -> list[int]:
     return tape.tape.finish()
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no chain), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
     for checkpoints in range(len(chain.blocks), 0, -1):
         if baseline.out_of_time:
             break
-        try:
-            fits = baseline.offer(codes_for(chain, checkpoints), f"{checkpoints} checkpoints")
-        except Irretrievable as error:
-            baseline.refusal = str(error)
-            continue
-        if fits:
+        if baseline.offer_made(functools.partial(codes_for, chain, checkpoints), f"{checkpoints} checkpoints"):
             break  # fewer checkpoints only add forward steps
     baseline.check_time()
-    return baseline.finish()

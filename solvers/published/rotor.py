@@ -24,11 +24,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline, Irretrievable
-from poetc.solvers.published._chain import Chain, ChainTape, chain_of
-from poetc.solvers.published._settings import ROTOR
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, Irretrievable, method
+from poetc.solvers.published._chain import Chain, ChainTape, chain_of, memories
 
 INFO = SolverInfo(
     name="rotor",
@@ -40,6 +38,8 @@ INFO = SolverInfo(
 )
 
 RECORD = -1  # the choice "record block a"
+
+SLOTS = 400  # of the budget: time and memory of the program grow with their number
 
 
 class Program:
@@ -122,17 +122,18 @@ def _shifted(table: npt.NDArray[np.float64], by: int) -> npt.NDArray[np.float64]
     return result
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """The schedule of the dynamic program for a chain of blocks, replayed for several sizes of the memory.
 
     Raises UnsupportedProblemError where the graph is no chain, InfeasibleError where no replay fits.
     """
-    baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
-    slot_bytes = max(1, -(-problem.budget_bytes // ROTOR.slots))
-    program = Program(chain, slot_bytes, ROTOR.most * ROTOR.slots, baseline.check_time)
+    slot_bytes = max(1, -(-baseline.problem.budget_bytes // SLOTS))
+    tried = memories(SLOTS, 80)
+    program = Program(chain, slot_bytes, tried[0], baseline.check_time)
     # The estimate errs to either side: a larger memory than there is may still fit when replayed.
-    for slots in ROTOR.memories():
+    for slots in tried:
         baseline.check_time()
         if baseline.out_of_time:
             break
@@ -140,8 +141,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
             codes = program.codes(slots)
             if codes is None:
                 break
-            if baseline.offer(codes, f"{slots} of {ROTOR.slots} memory slots"):
+            if baseline.offer(codes, f"{slots} of {SLOTS} memory slots"):
                 break
         except Irretrievable as error:
             baseline.refusal = str(error)
-    return baseline.finish()

@@ -14,13 +14,12 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from poetc.errors import InfeasibleError
-from poetc.scheduling import Action, Free, Problem, Schedule, SolveOptions, complete
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.scheduling import Action, Free, Problem, SolveOptions, complete
+from poetc.solvers.interface import SolverInfo
 from poetc.solvers.kinds import is_contraction, is_reduction
 from poetc.solvers.model import Model
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._baseline import Baseline, Irretrievable, method
 from poetc.solvers.published._online import Online, Rules, capacity_of
-from poetc.solvers.published._settings import SAGE
 from poetc.solvers.published._training import Split, split
 
 INFO = SolverInfo(
@@ -29,6 +28,8 @@ INFO = SolverInfo(
     citation="I. Gim and J. Ko, Memory-efficient DNN Training on Mobile Devices, MobiSys 2022",
     notes="Recomputation only. Sums of micro-batches stay in RAM.",
 )
+
+CONE = 5  # operators times inputs of a cone that is still inlined: it runs again for each reader
 
 
 def _score(run: Online, t: int) -> float:
@@ -59,7 +60,7 @@ def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
                         inputs.add(i)
             kinds = [model.problem.operators[u].kind for u in operators]
             heavy = any(is_contraction(k) or is_reduction(k) for k in kinds)
-            if not heavy and len(operators) * len(inputs) <= SAGE.cone:
+            if not heavy and len(operators) * len(inputs) <= CONE:
                 chosen[t] = inputs
     return chosen
 
@@ -92,9 +93,9 @@ def rules_for(model: Model, change: tuple[int, int] | None = None) -> Rules:
     return Rules(score=_score, is_fixed=True, held=held, give_up=after, also_reads=also_reads, change=change)
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises InfeasibleError, LimitError (thrashing)."""
-    baseline = Baseline(INFO, problem, options, progress)
     rules = rules_for(baseline.model)
     run = Online(baseline, capacity_of(baseline, paging=False), rules)
     try:
@@ -102,7 +103,6 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         baseline.offer(run.run(), f"{inlined_tensors} tensors inlined")
     except Irretrievable as error:
         baseline.refusal = baseline.refusal or str(error)
-    return baseline.finish()
 
 
 def change_budget(

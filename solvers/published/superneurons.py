@@ -11,11 +11,10 @@ the backward pass reads them. If all tensors fit without recomputation, nothing 
 
 from __future__ import annotations
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.interface import SolverInfo
 from poetc.solvers.kinds import is_contraction, is_convolution
 from poetc.solvers.model import Model
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._baseline import Baseline, Irretrievable, method
 from poetc.solvers.published._training import Split, run, split
 
 INFO = SolverInfo(
@@ -65,9 +64,9 @@ def _codes(model: Model, parts: Split, segment: dict[int, int], speedy: set[int]
     return run(model, parts, paged, paged | set(segment), forgotten)
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError, InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     model = baseline.model
     parts = split(model, INFO.name, every_part=True)
     checkpoints = _checkpoints(model, parts)
@@ -79,7 +78,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     )
     cache = [t for t in cache if model.pageable[t]]
     if baseline.offer(model.keep_all(), "nothing to do"):
-        return baseline.finish()
+        return
     for count in range(len(cache) + 1):
         if baseline.out_of_time:
             break
@@ -91,4 +90,3 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         if baseline.offer(codes, f"{count} of {len(cache)} checkpoints offloaded"):
             break
     baseline.check_time()
-    return baseline.finish()

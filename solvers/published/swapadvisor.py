@@ -15,12 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from poetc.errors import UnsupportedProblemError
-from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.dependences import Dependences
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, Irretrievable, method
 from poetc.solvers.published._online import Online, Rules, capacity_of
-from poetc.solvers.published._settings import GENETIC
 
 INFO = SolverInfo(
     name="swapadvisor",
@@ -32,13 +30,18 @@ INFO = SolverInfo(
     "Swaps only.",
 )
 
+POPULATION = 12  # individuals of a generation
+GENERATIONS = 12  # at most
+EVALUATIONS_X_OPERATORS = 30_000  # simulated steps times operators, at most: larger problems have fewer
+MUTATIONS = 4  # operators that a mutation moves, at most
+
 
 class _Orders(Dependences):
     """How individuals change."""
 
     def mutated(self, order: list[int], random: np.random.Generator) -> list[int]:
         result = list(order)
-        for _ in range(1 + int(random.integers(GENETIC.mutations))):
+        for _ in range(1 + int(random.integers(MUTATIONS))):
             v = result.pop(int(random.integers(len(result))))
             at = {u: i for i, u in enumerate(result)}
             low = max((at[u] for u in self.before[v]), default=-1) + 1
@@ -56,14 +59,14 @@ def _furthest(run: Online, t: int) -> float:
     return -run.next_use(t)
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no store), InfeasibleError, LimitError."""
-    baseline = Baseline(INFO, problem, options, progress)
     model = baseline.model
     if not any(model.pageable):
         raise UnsupportedProblemError(f"{INFO.name}: swaps only, and nothing here may be paged")
     orders = _Orders(model)
-    random = np.random.Generator(np.random.PCG64(options.seed))
+    random = np.random.Generator(np.random.PCG64(baseline.options.seed))
     pageable = frozenset(t for t in range(model.n_tensors) if model.pageable[t])
     known: dict[tuple[int, ...], float] = {}
 
@@ -84,20 +87,19 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         return known[key]
 
     population = [list(range(model.n_ops))]
-    while len(population) < GENETIC.population:
+    while len(population) < POPULATION:
         population.append(orders.mutated(population[int(random.integers(len(population)))], random))
-    evaluations = max(GENETIC.population, GENETIC.evaluations_x_operators // model.n_ops)
-    for _ in range(GENETIC.generations):
+    evaluations = max(POPULATION, EVALUATIONS_X_OPERATORS // model.n_ops)
+    for _ in range(GENERATIONS):
         population.sort(key=fitness)
         if baseline.out_of_time or len(known) >= evaluations:
             break
         if baseline.best is not None and baseline.best_cost <= model.base_cost:
             break
-        parents = population[: GENETIC.population // 2]
+        parents = population[: POPULATION // 2]
         children: list[list[int]] = []
-        while len(parents) + len(children) < GENETIC.population:
+        while len(parents) + len(children) < POPULATION:
             one, other = (parents[int(random.integers(len(parents)))] for _ in range(2))
             children.append(orders.mutated(orders.crossed(one, other, random), random))
         population = parents + children
     baseline.check_time()
-    return baseline.finish()

@@ -12,13 +12,13 @@ vdnn_all.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from poetc.errors import UnsupportedProblemError
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.interface import SolverInfo
 from poetc.solvers.kinds import is_convolution
 from poetc.solvers.model import Model
-from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._training import Split, run_static, split
 
 INFO = SolverInfo(
@@ -37,19 +37,15 @@ def feature_maps(model: Model, parts: Split, readers: Iterable[int]) -> list[int
     return sorted(maps, key=lambda t: (-model.size[t], t))
 
 
-def offload(baseline: Baseline, parts: Split, maps: list[int]) -> Schedule:
-    """Apply the dynamic policy to `maps`."""
+def offload(baseline: Baseline, parts: Split, maps: list[int]) -> None:
+    """Offer the schedules of the dynamic policy for `maps`."""
     model = baseline.model
     page = set[int]()
     everything = set(parts.forward_tensors)
 
     def offer(chosen: set[int]) -> bool:
-        try:
-            codes = run_static(model, parts, everything - chosen, chosen)
-        except Irretrievable as error:
-            baseline.refusal = str(error)
-            return False
-        return baseline.offer(codes, f"{len(chosen)} tensors offloaded")
+        codes = partial(run_static, model, parts, everything - chosen, chosen)
+        return baseline.offer_made(codes, f"{len(chosen)} tensors offloaded")
 
     if not offer(page):
         page = set(maps)
@@ -60,17 +56,16 @@ def offload(baseline: Baseline, parts: Split, maps: list[int]) -> Schedule:
                 if offer(page - {t}):
                     page.remove(t)
     baseline.check_time()
-    return baseline.finish()
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no store, no convolution), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     model = baseline.model
     if not any(model.pageable):
         raise UnsupportedProblemError(f"{INFO.name}: offloads only, and nothing here may be paged")
     parts = split(model, INFO.name, every_part=True)
-    convolutions = [v for v in parts.forward if is_convolution(problem.operators[v].kind)]
+    convolutions = [v for v in parts.forward if is_convolution(baseline.problem.operators[v].kind)]
     if not convolutions:
         raise UnsupportedProblemError(f"{INFO.name}: the policy offloads inputs of convolutions, there are none")
-    return offload(baseline, parts, feature_maps(model, parts, convolutions))
+    offload(baseline, parts, feature_maps(model, parts, convolutions))

@@ -6,9 +6,8 @@ Source: Rhu et al., MICRO 2016, section 3. See `vdnn`.
 from __future__ import annotations
 
 from poetc.errors import UnsupportedProblemError
-from poetc.scheduling import Problem, Schedule, SolveOptions
-from poetc.solvers.interface import Progress, SolverInfo
-from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.published._baseline import Baseline, method
 from poetc.solvers.published._training import split
 from poetc.solvers.published.vdnn import feature_maps, offload
 
@@ -21,10 +20,10 @@ INFO = SolverInfo(
 )
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+@method(INFO)
+def solve(baseline: Baseline) -> None:
     """Raises UnsupportedProblemError (no store), InfeasibleError."""
-    baseline = Baseline(INFO, problem, options, progress)
     if not any(baseline.model.pageable):
         raise UnsupportedProblemError(f"{INFO.name}: offloads only, and nothing here may be paged")
     parts = split(baseline.model, INFO.name, every_part=True)
-    return offload(baseline, parts, feature_maps(baseline.model, parts, parts.forward))
+    offload(baseline, parts, feature_maps(baseline.model, parts, parts.forward))
