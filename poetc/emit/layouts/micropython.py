@@ -10,9 +10,10 @@ from poetc.emit.layouts._contents import Contents, include_folders, library_sour
 from poetc.emit.layouts._layout import Layout
 from poetc.emit.layouts._one_session import one_session
 from poetc.emit.layouts._readme import readme
+from poetc.emit.layouts._texts import text_of
 from poetc.errors import UsageError
 from poetc.graph import DType
-from poetc.program import Binding, all_inputs
+from poetc.program import Binding, Program, all_inputs
 
 MODULE = "poetc_micropython.c"  # the one source in which MicroPython looks for names
 SESSION = "poetc_micropython_session.c"
@@ -32,8 +33,8 @@ def place(contents: Contents) -> dict[str, bytes | Path]:
     for name in contents.images:  # their bytes are in the assembly: make runs in a folder of MicroPython
         del files[name]
     sources = [*library_sources(contents), SESSION]
-    files[SESSION] = "\n".join(one_session(module, "MicroPython", "python")).encode()
-    files[MODULE] = "\n".join(_functions(contents, module)).encode()
+    files[SESSION] = one_session(module, "MicroPython", "python").encode()
+    files[MODULE] = _functions(contents, module).encode()
     files["micropython.mk"] = "\n".join(_make(contents, sources)).encode()
     files["micropython.cmake"] = "\n".join(_cmake(contents, sources)).encode()
     files["README.md"] = readme(contents, list(_how(contents, module))).encode()
@@ -75,169 +76,37 @@ def _cmake(contents: Contents, sources: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _functions(contents: Contents, module: Module) -> Iterator[str]:
-    prefix, name = f"{module.prefix}_python", module_name(contents)
-    train = module.programs[0]
+def _functions(contents: Contents, module: Module) -> str:
     infer = next((p for p in module.programs if p.name == "infer"), None)
-    yield f"/* Trains {contents.title} from MicroPython: see README.md. Made by poetc. */"
-    yield f"""#include "poetc.h"
-#include "py/runtime.h"
-#include "py/binary.h"
-#include "py/objarray.h"
-#include <string.h>
-
-#if !MICROPY_PY_BUILTINS_FLOAT
-#error "the losses are floats: build MicroPython with MICROPY_FLOAT_IMPL"
-#endif
-
-int32_t {prefix}_init(void);
-int32_t {prefix}_step(const void *const *inputs, float *loss);
-int32_t {prefix}_predict(const void *const *inputs);
-const void *{prefix}_output(uint32_t index);
-float {prefix}_rate(void);
-int32_t {prefix}_set_rate(float rate);
-uint32_t {prefix}_steps(void);
-int32_t {prefix}_save(uint8_t *bytes, uint32_t size, uint32_t *used);
-int32_t {prefix}_load(const uint8_t *bytes, uint32_t size);
-
-typedef struct {{
-    const char *name;
-    char typecode;
-    uint32_t bytes;
-}} operand;
-
-static bool is_begun;
-
-static void check(int32_t code)
-{{
-    if (code == POETC_ENUMBER || code == POETC_ERANGE)
-        mp_raise_ValueError(MP_ERROR_TEXT("a number is not finite, or an index out of range"));
-    if (code != POETC_OK)
-        mp_raise_OSError(-code);
-}}
-
-/* The session has the initial weights when it is used first. */
-static void begin(void)
-{{
-    if (!is_begun)
-        check({prefix}_init());
-    is_begun = true;
-}}
-
-/* An array of the operand's type, or its bytes. */
-static const void *input_of(mp_obj_t object, const operand *wanted)
-{{
-    mp_buffer_info_t given;
-    mp_get_buffer_raise(object, &given, MP_BUFFER_READ);
-    const char type = given.typecode == 'l' && sizeof(long) == 4 ? 'i' : (char)given.typecode;
-    if (given.len != wanted->bytes || (type != wanted->typecode && type != 'B' && type != BYTEARRAY_TYPECODE))
-        mp_raise_msg_varg(&mp_type_ValueError, MP_ERROR_TEXT("%s: %u bytes of type %c, not %u of type %c"),
-                          wanted->name, (unsigned)given.len, type, (unsigned)wanted->bytes, wanted->typecode);
-    return given.buf;
-}}
-"""
-    inputs = [*all_inputs(train)]
-    yield from _operands("step_inputs", inputs)
-    yield f"""
-static mp_obj_t step(size_t count, const mp_obj_t *arguments)
-{{
-    const void *inputs[{len(inputs)}];
-    float loss;
-    begin();
-    for (size_t i = 0; i < count; i++)
-        inputs[i] = input_of(arguments[i], &step_inputs[i]);
-    check({prefix}_step(inputs, &loss));
-    return mp_obj_new_float((mp_float_t)loss);
-}}
-static {_function("step", len(inputs))}
-"""
-    if infer is not None:
-        yield from _operands("predict_inputs", infer.inputs)
-        yield from _operands("outputs", infer.outputs)
-        count = len(infer.outputs)
-        yield f"""
-/* A copy on the heap of MicroPython, as a memoryview with the type of its numbers. */
-static mp_obj_t output(uint32_t index)
-{{
-    const operand *o = &outputs[index];
-    void *copy = m_new(uint8_t, o->bytes);
-    memcpy(copy, {prefix}_output(index), o->bytes);
-    return mp_obj_new_memoryview((uint8_t)o->typecode, o->bytes / mp_binary_get_size('@', o->typecode, NULL), copy);
-}}
-
-static mp_obj_t predict(size_t count, const mp_obj_t *arguments)
-{{
-    const void *inputs[{len(infer.inputs)}];
-    begin();
-    for (size_t i = 0; i < count; i++)
-        inputs[i] = input_of(arguments[i], &predict_inputs[i]);
-    check({prefix}_predict(inputs));"""
-        if count == 1:
-            yield "    return output(0);"
-        else:
-            yield f"    mp_obj_t all[{count}];"
-            yield f"    for (uint32_t i = 0; i < {count}; i++)\n        all[i] = output(i);"
-            yield f"    return mp_obj_new_tuple({count}, all);"
-        yield f"}}\nstatic {_function('predict', len(infer.inputs))}"
-    yield f"""
-static mp_obj_t save(void)
-{{
-    uint32_t size = 0;
-    vstr_t bytes;
-    begin();
-    check({prefix}_save(NULL, 0, &size));
-    vstr_init_len(&bytes, size);
-    check({prefix}_save((uint8_t *)bytes.buf, size, &size));
-    return mp_obj_new_bytes_from_vstr(&bytes);
-}}
-static MP_DEFINE_CONST_FUN_OBJ_0(save_obj, save);
-
-static mp_obj_t load(mp_obj_t object)
-{{
-    mp_buffer_info_t given;
-    begin();
-    mp_get_buffer_raise(object, &given, MP_BUFFER_READ);
-    check({prefix}_load(given.buf, (uint32_t)given.len));
-    return mp_const_none;
-}}
-static MP_DEFINE_CONST_FUN_OBJ_1(load_obj, load);
-
-static mp_obj_t reset(void)
-{{
-    is_begun = false;
-    begin();
-    return mp_const_none;
-}}
-static MP_DEFINE_CONST_FUN_OBJ_0(reset_obj, reset);
-
-static mp_obj_t steps(void)
-{{
-    begin();
-    return mp_obj_new_int_from_uint({prefix}_steps());
-}}
-static MP_DEFINE_CONST_FUN_OBJ_0(steps_obj, steps);
-
-static mp_obj_t learning_rate(size_t count, const mp_obj_t *arguments)
-{{
-    begin();
-    if (count > 0)
-        check({prefix}_set_rate((float)mp_obj_get_float(arguments[0])));
-    return mp_obj_new_float((mp_float_t){prefix}_rate());
-}}
-static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(learning_rate_obj, 0, 1, learning_rate);
-
-static const mp_rom_map_elem_t names[] = {{
-    {{MP_ROM_QSTR(MP_QSTR___name__), MP_ROM_QSTR(MP_QSTR_{name})}},"""
+    inputs = all_inputs(module.programs[0])
     called = ["step", *(["predict"] if infer is not None else []), "save", "load", "reset", "steps", "learning_rate"]
-    yield from (f"    {{MP_ROM_QSTR(MP_QSTR_{f}), MP_ROM_PTR(&{f}_obj)}}," for f in called)
-    yield f"""}};
-static MP_DEFINE_CONST_DICT(globals, names);
-const mp_obj_module_t {name}_module = {{
-    .base = {{&mp_type_module}},
-    .globals = (mp_obj_dict_t *)&globals,
-}};
-MP_REGISTER_MODULE(MP_QSTR_{name}, {name}_module);
-"""
+    return text_of(
+        "micropython.c.in",
+        title=contents.title,
+        prefix=f"{module.prefix}_python",
+        name=module_name(contents),
+        step_operands="\n".join(_operands("step_inputs", inputs)),
+        count=str(len(inputs)),
+        predict="" if infer is None else _predict(f"{module.prefix}_python", infer),
+        called="\n".join(f"    {{MP_ROM_QSTR(MP_QSTR_{f}), MP_ROM_PTR(&{f}_obj)}}," for f in called),
+    )
+
+
+def _predict(prefix: str, infer: Program) -> str:
+    count, result = len(infer.outputs), "    return output(0);"
+    if count > 1:
+        result = (
+            f"    mp_obj_t all[{count}];\n    for (uint32_t i = 0; i < {count}; i++)\n        all[i] = output(i);\n"
+        )
+        result += f"    return mp_obj_new_tuple({count}, all);"
+    operands = [*_operands("predict_inputs", infer.inputs), *_operands("outputs", infer.outputs)]
+    return text_of(
+        "micropython_predict.c.in",
+        prefix=prefix,
+        operands="\n".join(operands),
+        count=str(len(infer.inputs)),
+        result=result,
+    )
 
 
 def _operands(name: str, bindings: Sequence[Binding]) -> Iterator[str]:
@@ -247,10 +116,6 @@ def _operands(name: str, bindings: Sequence[Binding]) -> Iterator[str]:
         spelled = "".join(c if c.isalnum() or c in "._-:/" else "_" for c in b.name)
         yield f"    {{\"{spelled}\", '{_CODES[kind.dtype]}', {kind.size_bytes}u}},"
     yield "};"
-
-
-def _function(name: str, count: int) -> str:
-    return f"MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN({name}_obj, {count}, {count}, {name});"
 
 
 def _how(contents: Contents, module: Module) -> Iterator[str]:
