@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -62,10 +62,9 @@ class Elementwise(OpSpec):
 
 
 class Unary(Elementwise):
-    """y = f(x)."""
+    """y = function(x), which takes the values of `parameters`, too."""
 
-    def function(self, x: Array, *values: float) -> Any:
-        raise NotImplementedError
+    function: ClassVar[Callable[..., Any]]
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (x,) = inputs
@@ -76,14 +75,12 @@ class Unary(Elementwise):
 class Differentiable(Unary):
     """gx = derivative(saved) * gy, by the kind `<Kind>Grad`."""
 
+    derivative: ClassVar[Callable[..., Any]]
     saves_output: ClassVar[bool] = True
     gradient_flops: ClassVar[int] = 2
 
     def saves(self, op: Operator) -> str:
         return op.outputs[0] if self.saves_output else op.inputs[0]
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        raise NotImplementedError
 
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return b.emit1(f"{self.kind}Grad", [self.saves(op), gy], op.attributes)

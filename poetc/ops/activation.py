@@ -29,30 +29,22 @@ CUBIC = 0.044715
 @register_with_gradient
 class Relu(Differentiable):
     summary = "max(x, 0)"
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.where(x <= 0, 0, x)  # a NaN stays visible
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return saved > 0
+    function = staticmethod(lambda x: np.where(x <= 0, 0, x))  # a NaN stays visible
+    derivative = staticmethod(lambda saved: saved > 0)
 
 
 @register_with_gradient
 class LeakyRelu(Differentiable):
     summary = "x if x > 0, else `alpha` x"
     parameters = (("alpha", 0.01),)
+    function = staticmethod(lambda x, alpha: np.where(x > 0, x, x * x.dtype.type(alpha)))
+    derivative = staticmethod(lambda saved, alpha: np.where(saved > 0, 1, alpha).astype(saved.dtype))
 
     def saves(self, op: Operator) -> str:
         # The output tells the sign of the input unless alpha turns it round or wipes it out.
         alpha = op.attributes.get("alpha", 0.01)
         assert isinstance(alpha, (int, float))
         return op.outputs[0] if alpha >= 0 else op.inputs[0]
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.where(x > 0, x, x * x.dtype.type(values[0]))
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return np.where(saved > 0, 1, values[0]).astype(saved.dtype)
 
 
 class _Exponential(Differentiable):
@@ -117,12 +109,10 @@ class Clip(Differentiable):
         ("min", -math.inf),
         ("max", math.inf),
     )
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.clip(x, x.dtype.type(values[0]), x.dtype.type(values[1]))
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return (saved > saved.dtype.type(values[0])) & (saved < saved.dtype.type(values[1]))
+    function = staticmethod(lambda x, low, high: np.clip(x, x.dtype.type(low), x.dtype.type(high)))
+    derivative = staticmethod(
+        lambda saved, low, high: (saved > saved.dtype.type(low)) & (saved < saved.dtype.type(high))
+    )
 
 
 @register_with_gradient
@@ -133,12 +123,10 @@ class HardSigmoid(Differentiable):
         ("beta", 0.5),
     )
     flops = 3
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.clip(x * x.dtype.type(values[0]) + x.dtype.type(values[1]), 0, 1)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return np.where((saved > 0) & (saved < 1), values[0], 0).astype(saved.dtype)
+    function = staticmethod(lambda x, alpha, beta: np.clip(x * x.dtype.type(alpha) + x.dtype.type(beta), 0, 1))
+    derivative = staticmethod(
+        lambda saved, alpha, beta: np.where((saved > 0) & (saved < 1), alpha, 0).astype(saved.dtype)
+    )
 
 
 @register_with_gradient
@@ -146,12 +134,8 @@ class Sigmoid(Differentiable):
     summary = "1 / (1 + exp(-x))"
     flops = 12
     gradient_flops = 3
-
-    def function(self, x: Array, *values: float) -> Any:
-        return sigmoid(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return saved * (1 - saved)
+    function = staticmethod(sigmoid)
+    derivative = staticmethod(lambda saved: saved * (1 - saved))
 
 
 @register_with_gradient
@@ -159,12 +143,8 @@ class Tanh(Differentiable):
     summary = "(exp(x) - exp(-x)) / (exp(x) + exp(-x))"
     flops = 12
     gradient_flops = 4
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.tanh(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return (1 - saved) * (1 + saved)
+    function = np.tanh
+    derivative = staticmethod(lambda saved: (1 - saved) * (1 + saved))
 
 
 @register_with_gradient
@@ -172,12 +152,8 @@ class Softplus(Differentiable):
     summary = "log(1 + exp(x))"
     flops = 20
     gradient_flops = 11
-
-    def function(self, x: Array, *values: float) -> Any:
-        return softplus(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return -np.expm1(-saved)
+    function = staticmethod(softplus)
+    derivative = staticmethod(lambda saved: -np.expm1(-saved))
 
 
 @register_with_gradient
@@ -185,12 +161,8 @@ class Softsign(Differentiable):
     summary = "x / (1 + |x|)"
     flops = 3
     gradient_flops = 4
-
-    def function(self, x: Array, *values: float) -> Any:
-        return x / (1 + np.abs(x))
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return (1 - np.abs(saved)) ** 2
+    function = staticmethod(lambda x: x / (1 + np.abs(x)))
+    derivative = staticmethod(lambda saved: (1 - np.abs(saved)) ** 2)
 
 
 @register_with_gradient
@@ -199,9 +171,7 @@ class Silu(Differentiable):
     saves_output = False
     flops = 13
     gradient_flops = 16
-
-    def function(self, x: Array, *values: float) -> Any:
-        return x * sigmoid(x)
+    function = staticmethod(lambda x: x * sigmoid(x))
 
     def derivative(self, saved: Array, *values: float) -> Any:
         s = sigmoid(saved)
@@ -214,12 +184,8 @@ class HardSwish(Differentiable):
     saves_output = False
     flops = 4
     gradient_flops = 4
-
-    def function(self, x: Array, *values: float) -> Any:
-        return x * np.clip(x / 6 + 0.5, 0, 1)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return np.where(saved <= -3, 0, np.where(saved >= 3, 1, saved / 3 + 0.5))
+    function = staticmethod(lambda x: x * np.clip(x / 6 + 0.5, 0, 1))
+    derivative = staticmethod(lambda saved: np.where(saved <= -3, 0, np.where(saved >= 3, 1, saved / 3 + 0.5)))
 
 
 @register_with_gradient
@@ -228,9 +194,7 @@ class Mish(Differentiable):
     saves_output = False
     flops = 33
     gradient_flops = 48
-
-    def function(self, x: Array, *values: float) -> Any:
-        return x * np.tanh(softplus(x))
+    function = staticmethod(lambda x: x * np.tanh(softplus(x)))
 
     def derivative(self, saved: Array, *values: float) -> Any:
         t = np.tanh(softplus(saved))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,12 +28,10 @@ class Broadcast(OpSpec):
     None: that of the last input.
     """
 
+    function: ClassVar[Callable[..., Any]]  # of its inputs
     reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32),)
     writes: ClassVar[DType | None] = None
     flops: ClassVar[int] = 1
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        raise NotImplementedError
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if tuple(x.dtype for x in op.inputs) not in self.reads:
@@ -43,7 +42,7 @@ class Broadcast(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
-            y = self.function(op, *inputs)
+            y = self.function(*inputs)
         dtype = self.writes.numpy if self.writes else inputs[-1].dtype
         return (np.asarray(y, dtype),)
 
@@ -106,9 +105,7 @@ class _Arithmetic(_ByOperand):
 @register
 class Add(_Arithmetic):
     summary = "a + b"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] + inputs[1]
+    function = operator.add
 
     def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
         return gy
@@ -117,9 +114,7 @@ class Add(_Arithmetic):
 @register
 class Sub(_Arithmetic):
     summary = "a - b"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] - inputs[1]
+    function = operator.sub
 
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = wanted(grads, needed)
@@ -134,9 +129,7 @@ class Sub(_Arithmetic):
 @register
 class Mul(_Arithmetic):
     summary = "a b"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] * inputs[1]
+    function = operator.mul
 
     def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
         return b.emit1("Mul", [gy, op.inputs[1 - i]])
@@ -145,9 +138,7 @@ class Mul(_Arithmetic):
 @register
 class Div(Broadcast):
     summary = "a / b"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] / inputs[1]
+    function = operator.truediv
 
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = wanted(grads, needed)
@@ -166,18 +157,14 @@ class Div(Broadcast):
 @register
 class DivOrZero(Broadcast):
     summary = "a / b, and 0 where b is 0; for gradients"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[1] == 0, 0, inputs[0] / inputs[1])
+    function = staticmethod(lambda a, b: np.where(b == 0, 0, a / b))
 
 
 @register
 class Pow(_ByOperand):
     summary = "a to the power b, both tensors"
     flops = 20
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.power(inputs[0], inputs[1])
+    function = np.power
 
     def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
         base, exponent = op.inputs
@@ -191,10 +178,7 @@ class PowGradBase(Broadcast):
     summary = "(a, b, gy): gy b a^(b - 1), 0 where b is 0"
     reads = ((F32, F32, F32),)
     flops = 23
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        a, b, gy = inputs
-        return np.where(b == 0, 0, gy * b * np.power(a, b - 1))
+    function = staticmethod(lambda a, b, gy: np.where(b == 0, 0, gy * b * np.power(a, b - 1)))
 
 
 @register
@@ -202,10 +186,7 @@ class PowGradExponent(Broadcast):
     summary = "(a, y, gy): gy y log(a), 0 where a is 0"
     reads = ((F32, F32, F32),)
     flops = 12
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        a, y, gy = inputs
-        return np.where(a == 0, 0, gy * y * np.log(a))
+    function = staticmethod(lambda a, y, gy: np.where(a == 0, 0, gy * y * np.log(a)))
 
 
 class _Extremum(_Arithmetic):
@@ -219,35 +200,26 @@ class _Extremum(_Arithmetic):
 @register
 class Maximum(_Extremum):
     summary = "the larger of a and b"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[0] > inputs[1], inputs[0], inputs[1])
+    function = staticmethod(lambda a, b: np.where(a > b, a, b))
 
 
 @register
 class Minimum(_Extremum):
     summary = "the smaller of a and b"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[0] < inputs[1], inputs[0], inputs[1])
+    function = staticmethod(lambda a, b: np.where(a < b, a, b))
 
 
 @register
 class MaximumGrad(Broadcast):
     summary = "(a, b, gy): gy where a > b, gy / 2 where a = b, else 0"
     reads = ((F32, F32, F32),)
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        a, b, gy = inputs
-        return np.where(a > b, gy, np.where(a == b, gy * gy.dtype.type(0.5), 0))
+    function = staticmethod(lambda a, b, gy: np.where(a > b, gy, np.where(a == b, gy * gy.dtype.type(0.5), 0)))
 
 
 @register
 class PRelu(_ByOperand):
     summary = "x if x > 0, else slope x, with a trained slope"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[0] > 0, inputs[0], inputs[0] * inputs[1])
+    function = staticmethod(lambda x, slope: np.where(x > 0, x, x * slope))
 
     def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
         x, slope = op.inputs
@@ -258,18 +230,13 @@ class PRelu(_ByOperand):
 class PReluGradInput(Broadcast):
     summary = "(x, slope, gy): gy where x > 0, else slope gy"
     reads = ((F32, F32, F32),)
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        x, slope, gy = inputs
-        return np.where(x > 0, gy, slope * gy)
+    function = staticmethod(lambda x, slope, gy: np.where(x > 0, gy, slope * gy))
 
 
 @register
 class PReluGradSlope(Broadcast):
     summary = "(x, gy): 0 where x > 0, else x gy"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[0] > 0, 0, inputs[0] * inputs[1])
+    function = staticmethod(lambda x, gy: np.where(x > 0, 0, x * gy))
 
 
 # --- choosing
@@ -279,9 +246,7 @@ class PReluGradSlope(Broadcast):
 class Where(Broadcast):
     summary = "x where the u8 condition is not 0, else y"
     reads = ((U8, F32, F32), (U8, I32, I32), (U8, U8, U8))
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[0] != 0, inputs[1], inputs[2])
+    function = staticmethod(lambda condition, x, y: np.where(condition != 0, x, y))
 
     def symbol(self, op: Bound) -> str:
         return f"poetc_op_where_{op.inputs[1].dtype}"
@@ -299,18 +264,14 @@ class Where(Broadcast):
 class Mask(Broadcast):
     summary = "(condition, g): g where the u8 condition is not 0, else 0"
     reads = ((U8, F32),)
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[0] != 0, inputs[1], 0)
+    function = staticmethod(lambda condition, g: np.where(condition != 0, g, 0))
 
 
 @register
 class MaskNot(Broadcast):
     summary = "(condition, g): g where the u8 condition is 0, else 0"
     reads = ((U8, F32),)
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.where(inputs[0] == 0, inputs[1], 0)
+    function = staticmethod(lambda condition, g: np.where(condition == 0, g, 0))
 
 
 @register
@@ -319,8 +280,9 @@ class Mod(Broadcast):
     reads = ((I32, I32),)
     writes = I32
 
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return np.fmod(*inputs) if op.get_int("fmod", 0) else np.mod(*inputs)
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            return (np.fmod(*inputs) if op.get_int("fmod", 0) else np.mod(*inputs),)
 
     def symbol(self, op: Bound) -> str:
         return f"poetc_op_{'remainder' if op.get_int('fmod', 0) else 'mod'}_i32"
@@ -338,41 +300,31 @@ class _Comparison(Broadcast):
 class Equal(_Comparison):
     summary = "1 where a = b, else 0 (u8)"
     reads = ((F32, F32), (I32, I32), (U8, U8))
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] == inputs[1]
+    function = operator.eq
 
 
 @register
 class Less(_Comparison):
     summary = "1 where a < b, else 0 (u8)"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] < inputs[1]
+    function = operator.lt
 
 
 @register
 class LessOrEqual(_Comparison):
     summary = "1 where a <= b, else 0 (u8)"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] <= inputs[1]
+    function = operator.le
 
 
 @register
 class Greater(_Comparison):
     summary = "1 where a > b, else 0 (u8)"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] > inputs[1]
+    function = operator.gt
 
 
 @register
 class GreaterOrEqual(_Comparison):
     summary = "1 where a >= b, else 0 (u8)"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return inputs[0] >= inputs[1]
+    function = operator.ge
 
 
 class _Logical(Broadcast):
@@ -382,22 +334,16 @@ class _Logical(Broadcast):
 @register
 class And(_Logical):
     summary = "1 where neither a nor b is 0, else 0 (u8)"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return (inputs[0] != 0) & (inputs[1] != 0)
+    function = staticmethod(lambda a, b: (a != 0) & (b != 0))
 
 
 @register
 class Or(_Logical):
     summary = "0 where both a and b are 0, else 1 (u8)"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return (inputs[0] != 0) | (inputs[1] != 0)
+    function = staticmethod(lambda a, b: (a != 0) | (b != 0))
 
 
 @register
 class Xor(_Logical):
     summary = "1 where exactly one of a and b is 0, else 0 (u8)"
-
-    def function(self, op: Bound, *inputs: Array) -> Any:
-        return (inputs[0] != 0) ^ (inputs[1] != 0)
+    function = staticmethod(lambda a, b: (a != 0) ^ (b != 0))

@@ -6,7 +6,7 @@ Sums are compensated in the kernels and made in float64 in numpy, so that both a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -60,10 +60,7 @@ class Reduction(OpSpec):
     """Attributes: `axes` (default: all), `keepdims` (default: true)."""
 
     flops: ClassVar[int] = 1  # an element of x
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        """With keepdims."""
-        raise NotImplementedError
+    function: ClassVar[Callable[..., Any]]  # of x and the axes, with keepdims
 
     def backward(self, b: Builder, op: Operator, gy: str) -> str:
         """The gradient of x; gy is shaped as with keepdims."""
@@ -108,9 +105,7 @@ class Reduction(OpSpec):
 @register
 class ReduceSum(Reduction):
     summary = "sum over `axes`"
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        return x.sum(axes, keepdims=True)
+    function = staticmethod(lambda x, axes: x.sum(axes, keepdims=True))
 
     def backward(self, b: Builder, op: Operator, gy: str) -> str:
         return expand(b, gy, b.type(op.inputs[0]).shape)
@@ -129,9 +124,7 @@ class ReduceSum(Reduction):
 @register
 class ReduceMean(Reduction):
     summary = "mean over `axes`"
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        return x.mean(axes, keepdims=True)
+    function = staticmethod(lambda x, axes: x.mean(axes, keepdims=True))
 
     def backward(self, b: Builder, op: Operator, gy: str) -> str:
         x = b.type(op.inputs[0])
@@ -143,9 +136,7 @@ class ReduceMean(Reduction):
 class ReduceL1(Reduction):
     summary = "sum of absolute values over `axes`"
     flops = 2
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        return np.abs(x).sum(axes, keepdims=True)
+    function = staticmethod(lambda x, axes: np.abs(x).sum(axes, keepdims=True))
 
     def backward(self, b: Builder, op: Operator, gy: str) -> str:
         return b.emit1("Mul", [b.emit1("Sign", [op.inputs[0]]), gy])
@@ -155,9 +146,7 @@ class ReduceL1(Reduction):
 class ReduceL2(Reduction):
     summary = "square root of the sum of squares over `axes`; gradient 0 where that is 0"
     flops = 2
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        return np.sqrt((x * x).sum(axes, keepdims=True))
+    function = staticmethod(lambda x, axes: np.sqrt((x * x).sum(axes, keepdims=True)))
 
     def backward(self, b: Builder, op: Operator, gy: str) -> str:
         scale = b.emit1("DivOrZero", [gy, as_kept(b, op.outputs[0], op)])
@@ -190,25 +179,19 @@ class _Extremum(Reduction):
 @register
 class ReduceMax(_Extremum):
     summary = "largest over `axes`"
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        return x.max(axes, keepdims=True)
+    function = staticmethod(lambda x, axes: x.max(axes, keepdims=True))
 
 
 @register
 class ReduceMin(_Extremum):
     summary = "smallest over `axes`"
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        return x.min(axes, keepdims=True)
+    function = staticmethod(lambda x, axes: x.min(axes, keepdims=True))
 
 
 @register
 class ReduceProd(Reduction):
     summary = "product over `axes`"
-
-    def function(self, x: Array, axes: Ints) -> Any:
-        return x.prod(axes, keepdims=True)
+    function = staticmethod(lambda x, axes: x.prod(axes, keepdims=True))
 
     def backward(self, b: Builder, op: Operator, gy: str) -> str:
         axes = axes_of(op, len(b.type(op.inputs[0]).shape))

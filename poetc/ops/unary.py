@@ -23,12 +23,8 @@ from poetc.ops._registry import OpSpec, Work, register
 class Exp(Differentiable):
     summary = "exp(x)"
     flops = 10
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.exp(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return saved
+    function = np.exp
+    derivative = staticmethod(lambda saved: saved)
 
 
 @register_with_gradient
@@ -36,25 +32,19 @@ class Sqrt(Differentiable):
     summary = "square root of x; its slope at 0 counts as 0"
     flops = 10
     gradient_flops = 3
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.sqrt(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        # The slope of a distance between equal points, as PyTorch's cdist has it.
-        return np.where(saved == 0, saved, 0.5 / np.where(saved == 0, 1, saved).astype(saved.dtype))
+    function = np.sqrt
+    # The slope of a distance between equal points, as PyTorch's cdist has it.
+    derivative = staticmethod(
+        lambda saved: np.where(saved == 0, saved, 0.5 / np.where(saved == 0, 1, saved).astype(saved.dtype))
+    )
 
 
 @register_with_gradient
 class Reciprocal(Differentiable):
     summary = "1 / x"
     gradient_flops = 3
-
-    def function(self, x: Array, *values: float) -> Any:
-        return 1 / x
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return -saved * saved
+    function = staticmethod(lambda x: 1 / x)
+    derivative = staticmethod(lambda saved: -saved * saved)
 
 
 # --- functions whose derivative needs the input
@@ -65,24 +55,16 @@ class Log(Differentiable):
     summary = "natural logarithm of x"
     saves_output = False
     flops = 10
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.log(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return 1 / saved
+    function = np.log
+    derivative = staticmethod(lambda saved: 1 / saved)
 
 
 @register_with_gradient
 class Abs(Differentiable):
     summary = "|x|"
     saves_output = False
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.abs(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return np.sign(saved)
+    function = np.abs
+    derivative = np.sign
 
 
 @register_with_gradient
@@ -91,12 +73,8 @@ class Erf(Differentiable):
     saves_output = False
     flops = 15
     gradient_flops = 13
-
-    def function(self, x: Array, *values: float) -> Any:
-        return erf(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return 2 / math.sqrt(math.pi) * np.exp(-saved * saved)
+    function = staticmethod(erf)
+    derivative = staticmethod(lambda saved: 2 / math.sqrt(math.pi) * np.exp(-saved * saved))
 
 
 @register_with_gradient
@@ -105,12 +83,8 @@ class Sin(Differentiable):
     saves_output = False
     flops = 10
     gradient_flops = 11
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.sin(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return np.cos(saved)
+    function = np.sin
+    derivative = np.cos
 
 
 @register_with_gradient
@@ -119,12 +93,8 @@ class Cos(Differentiable):
     saves_output = False
     flops = 10
     gradient_flops = 11
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.cos(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return -np.sin(saved)
+    function = np.cos
+    derivative = staticmethod(lambda saved: -np.sin(saved))
 
 
 @register_with_gradient
@@ -134,12 +104,8 @@ class Atan(Differentiable):
     flops = 15
     gradient_flops = 4
     cost_like = "Sin"
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.arctan(x)
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return 1 / (1 + saved * saved)
+    function = np.arctan
+    derivative = staticmethod(lambda saved: 1 / (1 + saved * saved))
 
 
 def power(x: Array, exponent: float) -> Any:
@@ -166,12 +132,8 @@ class Power(Differentiable):
     parameters = (("exponent", 1.0),)
     flops = 20
     gradient_flops = 22
-
-    def function(self, x: Array, *values: float) -> Any:
-        return power(x, values[0])
-
-    def derivative(self, saved: Array, *values: float) -> Any:
-        return saved.dtype.type(values[0]) * power(saved, values[0] - 1)
+    function = staticmethod(power)
+    derivative = staticmethod(lambda saved, exponent: saved.dtype.type(exponent) * power(saved, exponent - 1))
 
     def work(self, op: Bound) -> Work:
         cheap = self.values(op)[0] in (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
@@ -186,9 +148,7 @@ class Affine(Unary):
         ("beta", 0.0),
     )
     flops = 2
-
-    def function(self, x: Array, *values: float) -> Any:
-        return x * x.dtype.type(values[0]) + x.dtype.type(values[1])
+    function = staticmethod(lambda x, alpha, beta: x * x.dtype.type(alpha) + x.dtype.type(beta))
 
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         alpha = op.attributes.get("alpha", 1.0)
@@ -198,9 +158,7 @@ class Affine(Unary):
 @register
 class Neg(Unary):
     summary = "-x"
-
-    def function(self, x: Array, *values: float) -> Any:
-        return -x
+    function = np.negative
 
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return b.emit1("Neg", [gy])
@@ -209,33 +167,25 @@ class Neg(Unary):
 @register
 class Sign(Unary):
     summary = "-1, 0 or 1; no gradient"
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.sign(x)
+    function = np.sign
 
 
 @register
 class Floor(Unary):
     summary = "largest integer not above x; no gradient"
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.floor(x)
+    function = np.floor
 
 
 @register
 class Ceil(Unary):
     summary = "smallest integer not below x; no gradient"
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.ceil(x)
+    function = np.ceil
 
 
 @register
 class Round(Unary):
     summary = "nearest integer, halves to even; no gradient"
-
-    def function(self, x: Array, *values: float) -> Any:
-        return np.round(x)
+    function = staticmethod(np.round)
 
 
 @register
