@@ -18,7 +18,7 @@ from poetc.kernels.operators.parameters import Elements, Planes
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
-from poetc.ops._registry import Gradients, OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, register
 
 
 def _channels(x: TensorType) -> int:
@@ -82,6 +82,7 @@ class BatchNormStats(OfChannels):
 class BatchNormApply(OfChannels):
     summary = "scale · (x - mean) / sqrt(var + epsilon) + bias; epsilon, training (mean, var are the batch's), momentum"
     aliases = ((0, 0),)
+    flops = 3
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_channels(op.inputs[0], op.inputs[1:])
@@ -109,9 +110,6 @@ class BatchNormApply(OfChannels):
         if needed[0] and not training:
             gx = b.emit1("BatchNormGradInputFrozen", [var, scale, gy], epsilon, hint=f"{x}.grad")
         return [gx, None, None, gscale if needed[3] else None, gbias if needed[4] else None]
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=3 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_batch_norm_apply", planes_of(op.inputs[0]), (op.get_float("epsilon"),))
@@ -142,6 +140,7 @@ class BatchNormGradInput(OfChannels):
         "Gradient of the batch norm in x (batch statistics) from (x, mean, var, scale, gscale, gbias, gy); epsilon"
     )
     aliases = ((6, 0), (0, 0))
+    flops = 5
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_channels(op.inputs[0], op.inputs[1:6])
@@ -154,9 +153,6 @@ class BatchNormGradInput(OfChannels):
         slope = _wide(rstd * gscale / count, x)
         centred = gy - _wide(gbias / count, x) - (x - _wide(mean, x)) * slope
         return (_wide(scale * rstd, x) * centred,)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=5 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_batch_norm_grad_input", planes_of(op.inputs[0]), (op.get_float("epsilon"),))

@@ -184,6 +184,7 @@ class IntegerAdd(Rescaling):
 
     summary = "Sum of two tensors of i8 from (a, its scale, b, its scale), exponents aligned → y, its scale; rounding"
     aliases = ((0, 0), (2, 0))
+    flops = 8
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         a, sa, b, sb = op.inputs
@@ -202,9 +203,6 @@ class IntegerAdd(Rescaling):
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         return [grads[0] if needed[0] else None, grads[1], grads[0] if needed[2] else None, grads[1]]
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=8 * op.outputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         parameters = _Rounded(op.inputs[0].elements, rounding_of(op) == "stochastic")
         return Kernel("poetc_op_int8_add", parameters)
@@ -215,6 +213,7 @@ class IntegerAlign(Rescaling):
     """Several tensors come under one exponent, the highest of them, before `Concat` joins them."""
 
     summary = "x in units of the highest of several exponents, from (x, its scale, scale, ...) → y, its scale; rounding"
+    flops = 4
     purpose = "activation"
     aliases = ((0, 0),)
 
@@ -234,9 +233,6 @@ class IntegerAlign(Rescaling):
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         return [grads[0] if needed[0] else None, grads[1], *[None] * (len(op.inputs) - 2)]
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=4 * op.outputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         parameters = _Aligned(op.inputs[0].elements, rounding_of(op) == "stochastic", len(op.inputs) - 1)
         return Kernel("poetc_op_int8_align", parameters)
@@ -253,6 +249,7 @@ class _Dropped8(OpSpec):
     """Half of the elements stay, and count twice: the exponent grows by 1. The mask is that of Dropout."""
 
     aliases = ((0, 0),)
+    flops = 20
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, scale, step = op.inputs
@@ -265,9 +262,6 @@ class _Dropped8(OpSpec):
         x, scale, step = inputs
         kept = philox(x.size, op.get_int("seed"), int(step.reshape(()))).reshape(x.shape) >= 1 << 31
         return np.where(kept, x, np.int8(0)), scale_of(exponent(scale) + 1, 0, VALUE_BITS, 0)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=20 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_dropout", _Dropped(op.inputs[0].elements, op.get_int("seed")))

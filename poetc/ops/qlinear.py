@@ -29,7 +29,7 @@ from poetc.ops._affine import (
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, flat, on_axis
-from poetc.ops._registry import Gradients, OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,13 @@ def masked(b: Builder, op: Operator, gy: str) -> str:
     return b.emit1("QLinearSlope", [gy, op.outputs[0]], {"low": low, "high": high}, hint=f"{gy}.slope")
 
 
+class _ByElement(OpSpec):
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (flat(op, len(op.inputs), binds=True),)
+
+
 @register
-class QuantizeLinear(OpSpec):
+class QuantizeLinear(_ByElement):
     summary = "Floats → codes of i8: round(x / scale) + zero, clipped to [low, high]; halves go to even"
     flops = 4
 
@@ -87,9 +92,6 @@ class QuantizeLinear(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return masked(b, op, gy)
 
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        return (flat(op, len(op.inputs), binds=True),)
-
     def kernel(self, op: Bound) -> Kernel:
         codes = codes_of(op)
         parameters = _Coded(op.inputs[0].elements, codes.zero, *bounds_of(op))
@@ -97,7 +99,7 @@ class QuantizeLinear(OpSpec):
 
 
 @register
-class DequantizeLinear(OpSpec):
+class DequantizeLinear(_ByElement):
     summary = "Codes of i8 → floats: (q - zero) · scale"
     flops = 2
 
@@ -111,9 +113,6 @@ class DequantizeLinear(OpSpec):
 
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return gy
-
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        return (flat(op, len(op.inputs), binds=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         codes = codes_of(op)
@@ -145,7 +144,7 @@ class DequantizeChannels(OpSpec):
 
 
 @register
-class QLinearSlope(OpSpec):
+class QLinearSlope(_ByElement):
     summary = "gy where low < y < high, else 0, from (gy, codes y)"
     aliases = ((0, 0),)
 
@@ -160,16 +159,13 @@ class QLinearSlope(OpSpec):
         gy, y = inputs
         return (np.where((y > op.get_int("low")) & (y < op.get_int("high")), gy, gy.dtype.type(0)),)
 
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        return (flat(op, len(op.inputs), binds=True),)
-
     def kernel(self, op: Bound) -> Kernel:
         parameters = _Coded(op.inputs[0].elements, 0, op.get_int("low"), op.get_int("high"))
         return Kernel("poetc_op_qlinear_slope", parameters)
 
 
 @register
-class QLinearRescale(OpSpec):
+class QLinearRescale(_ByElement):
     summary = "Codes in another scale: round(x_scale · (x - x_zero) / scale) + zero, clipped to [low, high]"
     flops = 6
     aliases = ((0, 0),)
@@ -189,9 +185,6 @@ class QLinearRescale(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return masked(b, op, gy)
 
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        return (flat(op, len(op.inputs), binds=True),)
-
     def kernel(self, op: Bound) -> Kernel:
         x, codes = codes_of(op, "x_"), codes_of(op)
         parameters = _Rescaled(op.inputs[0].elements, codes.zero, *bounds_of(op), x.zero)
@@ -199,9 +192,10 @@ class QLinearRescale(OpSpec):
 
 
 @register
-class QLinearAdd(OpSpec):
+class QLinearAdd(_ByElement):
     summary = "Codes of the sum of two tensors of one shape; a_scale, a_zero, b_scale, b_zero, scale, zero, low, high"
     aliases = ((0, 0), (1, 0))
+    flops = 9
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         a, b = op.inputs
@@ -222,12 +216,6 @@ class QLinearAdd(OpSpec):
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = masked(b, op, grads[0]) if grads[0] is not None else None
         return [gy if need else None for need in needed]
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=9 * op.outputs[0].elements)
-
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        return (flat(op, len(op.inputs), binds=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         a, b, codes = codes_of(op, "a_"), codes_of(op, "b_"), codes_of(op)
