@@ -1,4 +1,4 @@
-"""Files of other languages in the folder `texts`, with words that stand for what an emission has."""
+"""Files of other languages in the folder `texts`. Names between @ stand for parts of an emission."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _FOLDER = Path(__file__).with_name("texts")
 
 
 def text_of(name: str, /, **words: str) -> str:
-    """A file of the folder. `words`: by name, what comes in place of @NAME@. KeyError where one is missing."""
+    """A file of the folder. `words`: by name, the text for @NAME@. KeyError where one is missing."""
     text = (_FOLDER / name).read_text(encoding="utf-8")
     return re.sub(r"@([A-Z_]+)@", lambda found: words[found[1].lower()], text)
