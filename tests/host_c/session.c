@@ -124,7 +124,8 @@ static void in_pieces(const void *const *inputs, const void *const *wrong)
     for (; (err = poetc_session_continue(&b, 1, 0, &loss)) == 0; pieces++)
         ;
     require(err == POETC_COMPLETE && !poetc_session_step(&a, inputs, &whole), "complete");
-    require(memcmp(&loss, &whole, sizeof loss) == 0 && same_state() && pieces == (int)b.runtime.instruction + 1, "same bits");
+    require(memcmp(&loss, &whole, sizeof loss) == 0 && same_state() && pieces == (int)b.runtime.instruction + 1,
+            "same bits");
 
     b.now_us = now_us;
     require(!poetc_session_begin(&b, inputs), "by the clock: looks 10 us apart, so that two pieces take 20");
