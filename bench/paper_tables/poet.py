@@ -18,7 +18,7 @@ SOLVERS = ("poet", "checkmate", "pofo", "capuchin", "rotor", "dtr")
 BATCH = "32"  # on Linux: with one sample nearly all RAM is weights, which no method but paging can save
 LIMIT_S, LONG_S = "20", "30"
 OTHER_LIMITS_S = {"bert_small": "60"}
-TIGHT_LIMIT_S = {"vgg16_cifar": "90"}  # at 60 %: weights go to the store and back
+TIGHT_LIMIT_S = {"vgg16_cifar": "40"}  # at 60 %: weights go to the store and back
 WHOLE, OTHER_WHOLE = (
     "50%",
     {"bert_small": "70%"},
