@@ -1,9 +1,10 @@
 """Whole training steps of poetc beside PyTorch, onnxruntime-training and MNN: `make bench-kernels`.
 
-Each engine is a process of its own, on one thread of one processor. They take turns, a few steps each, so that a change
-of the machine's speed hits all of them; ratios of medians are what counts. Memory is what training takes beyond the
-import of the library; poetc's is its arena, state included. The peers use fused multiply-adds; poetc is timed without
-them (`--numerics separate`) and with them (`--numerics fused`, the default of the profile `host`).
+Each engine is a process of its own, on one thread of one processor. With `--threads` it has more, and times are those
+of the clock. Engines take turns, a few steps each, so that a change of the machine's speed hits all of them; ratios of
+medians are what counts. Memory is what training takes beyond the import of the library; poetc's is its arena, state
+included. The peers use fused multiply-adds; poetc is timed without them (`--numerics separate`) and with them
+(`--numerics fused`, the default of the profile `host`), on several threads with them only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from poetc import frontend, measure, passes, solvers, training
+from poetc.commands.requests import adapted
 from poetc.devices import build_problem, load_profile
 from poetc.graph import TrainingGraph
 from poetc.ops import bind, spec
@@ -32,7 +34,10 @@ from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
 HERE = Path(__file__).resolve().parent
-CLASSES = {"lenet": 10, "mobilenetv2": 10, "resnet18": 10, "bert": 4}
+CLASSES = {"lenet": 10, "mobilenetv2": 10, "resnet18": 10, "bert": 4, "mobilevit": 10, "decoder": 49152}
+NO_MNN = ("bert", "mobilevit", "decoder")  # the layer norm of the first has no gradient there
+ONE_SAMPLE = ("decoder",)
+LORA = "decoder"  # trained by adapters; peers have them in their graphs
 CFLAGS = "-O3 -march=native"
 TURN_S = 0.3
 
@@ -40,13 +45,14 @@ TURN_S = 0.3
 class Worker:
     """An engine in a process of its own."""
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
+    def __init__(self, name: str, command: list[str], log: Path, threads: int = 1) -> None:
         self.name, self.times, self.memory_bytes = name, list[float](), 0
-        # The first of the processors that this process may use; one thread everywhere.
-        cpu = str(min(os.sched_getaffinity(0)))
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # The first of the processors that this process may use.
+        processors = ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))
+        count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POETC_THREADS"), str(threads))
+        environment = {**os.environ, **count}
         self._process = subprocess.Popen(
-            ["taskset", "-c", cpu, *command],
+            ["taskset", "-c", processors, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log.open("w"),
@@ -91,8 +97,10 @@ def cflags(fused: bool) -> str:
 
 def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGraph, Program]:
     """`budget`: percent of the keep-all peak, or how many times keep-all's predicted time a step may take ("1.04x")."""
-    options = TrainingOptions(optimizer=optimizer, learning_rate=1e-4)
-    step = passes.run_standard(training.build(frontend.load(source, random_weights=0), options))
+    lora = ("8",) if source.name.startswith(LORA) else ()
+    options = TrainingOptions(optimizer=optimizer, learning_rate=1e-4, lora=lora)
+    graph = adapted(frontend.load(source, random_weights=0), options.train, options.lora)
+    step = passes.run_standard(training.build(graph, options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
     if budget.endswith("x"):
@@ -116,20 +124,26 @@ def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGr
 def run_poetc(lowered: Path, fused: bool) -> None:
     """The worker of poetc."""
     step, program = pickle.loads(lowered.read_bytes())
-    with measure.build_host([program], step.values, cflags=cflags(fused)) as model:
+    threads = int(os.environ["POETC_THREADS"])
+    clock = time.process_time if threads == 1 else time.perf_counter
+    most, built = 0 if threads == 1 else threads, lowered.with_suffix(f".{'fused' if fused else 'separate'}-{threads}")
+    if not (kept := built / "library").exists():
+        library = measure.compile_library([program], step.values, built, threads=most, cflags=cflags(fused))
+        kept.write_text(str(library))
+    with measure.HostModel(Path(kept.read_text()), [program], step.values) as model:
         inputs = sample_inputs(program, 0)
         model.run(inputs)
         places = [(model._view(b.operand), inputs[b.name]) for b in all_inputs(program)]
         runtime = ctypes.byref(model._runtime)  # the loop must not pay for HostModel's checks
         print("ready", flush=True)
         for line in sys.stdin:
-            start = time.process_time()
+            start = clock()
             for _ in range(int(line)):
                 for place, value in places:
                     place[...] = value
                 if model._dll.poetc_run(runtime):
                     raise SystemExit("poetc_run failed")
-            print(1e3 * (time.process_time() - start) / int(line), model.arena.size, flush=True)
+            print(1e3 * (clock() - start) / int(line), model.arena.size, flush=True)
 
 
 PEAK = r"""
@@ -214,39 +228,49 @@ def operators(name: str, batch: int, rounds: int, torch: str, fused: bool) -> No
     print(f"  {total / 1e6:9.3f} ms in all, {macs / 1e6:.1f} M MAC, {share:.1f} % of the peak", flush=True)
 
 
-def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, budgets: list[str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
-        folder = Path(scratch)
-        source = export(torch, name, batch, folder)
-        peer = [torch, str(HERE / "peer_torch.py")]
-        (folder / "ort").mkdir()
-        commands = {}
-        for budget in budgets:
-            lowered = folder / f"{budget}.pickle"
+def prepare(
+    name: str, batch: int, torch: str, ort: str, mnn: str, budgets: list[str], threads: int, folder: Path
+) -> dict[str, list[str]]:
+    """The commands of all engines. What an earlier call left in the folder stays."""
+    source, tuned = folder / f"{name}-{batch}.onnx", f"{name}+lora" if name == LORA else name
+    peer_source, ort_folder = folder / f"{tuned}-{batch}.onnx", folder / f"{name}-{batch}.ort"
+    if not ort_folder.exists():
+        export(torch, name, batch, folder)
+        export(torch, tuned, batch, folder)
+        words = [ort, str(HERE / "peer_ort.py"), "prepare", str(peer_source), str(ort_folder)]
+        ort_folder.mkdir()
+        subprocess.run(words, check=True, capture_output=True)
+    commands = {}
+    for budget in budgets:
+        lowered = folder / f"{name}-{batch}-{budget}.pickle"
+        if not lowered.exists():
             # In a process of its own: a child's peak of memory begins with its parent's.
             subprocess.run([sys.executable, __file__, "--lower", str(source), budget, str(lowered)], check=True)
-            worker = [sys.executable, __file__, "--worker", str(lowered)]
-            label = budget if budget.endswith("x") else f"{budget} %"
+        worker = [sys.executable, __file__, "--worker", str(lowered)]
+        label = budget if budget.endswith("x") else f"{budget} %"
+        if threads == 1:
             commands[f"separate {label}"] = worker
-            commands[f"fused {label}"] = [*worker, "--fused"]
-        commands["torch"] = [*peer, "run", name, str(batch)]
-        ort_peer = [ort, str(HERE / "peer_ort.py")]
-        subprocess.run([*ort_peer, "prepare", str(source), str(folder / "ort")], check=True, capture_output=True)
-        commands["onnxruntime"] = [*ort_peer, "run", str(source), str(folder / "ort"), str(batch), str(CLASSES[name])]
-        if mnn and name != "bert":  # its layer norm has no gradient there
-            commands["MNN"] = [mnn, str(HERE / "peer_mnn.py"), "run", name, str(batch)]
-        workers = [Worker(n, c, folder / f"{i}.log") for i, (n, c) in enumerate(commands.items())]
-        for _ in range(rounds):
-            for worker in workers:
-                worker.turn(worker.steps)
-        medians = {w.name: statistics.median(w.times) for w in workers}
-        best = min(medians["torch"], medians["onnxruntime"])
-        for w in workers:
-            ours = w.name.startswith(("separate", "fused"))
-            ratio = f"{best / medians[w.name]:6.2f} x the faster peer" if ours else ""
-            print(f"{name:12} b{batch:<3} {w.name:12} {medians[w.name]:9.3f} ms {w.memory_bytes / 1e6:8.1f} MB {ratio}")
-            w.close()
-        sys.stdout.flush()
+        commands[f"fused {label}"] = [*worker, "--fused"]
+    commands["torch"] = [torch, str(HERE / "peer_torch.py"), "run", tuned, str(batch)]
+    commands["onnxruntime"] = [ort, str(HERE / "peer_ort.py"), "run", str(ort_folder), str(batch), str(CLASSES[name])]
+    if mnn and threads == 1 and name not in NO_MNN:
+        commands["MNN"] = [mnn, str(HERE / "peer_mnn.py"), "run", name, str(batch)]
+    return commands
+
+
+def compare(name: str, batch: int, rounds: int, commands: dict[str, list[str]], threads: int, folder: Path) -> None:
+    workers = [Worker(n, c, folder / f"{i}.log", threads) for i, (n, c) in enumerate(commands.items())]
+    for _ in range(rounds):
+        for worker in workers:
+            worker.turn(worker.steps)
+    medians = {w.name: statistics.median(w.times) for w in workers}
+    best = min(medians["torch"], medians["onnxruntime"])
+    for w in workers:
+        ours = w.name.startswith(("separate", "fused"))
+        ratio = f"{best / medians[w.name]:6.2f} x the faster peer" if ours else ""
+        print(f"{name:12} b{batch:<3} {w.name:12} {medians[w.name]:9.3f} ms {w.memory_bytes / 1e6:8.1f} MB {ratio}")
+        w.close()
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -262,6 +286,8 @@ def main() -> None:
         default=["100", "1.04x", "50"],
         help="percent of the keep-all peak, or the least for a step of so many times keep-all's predicted time",
     )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--folder", help="keeps what is prepared there; a second run with it only measures")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--operators", action="store_true", help="time every operator of poetc's step, no peers")
     parser.add_argument("--fused", action="store_true", help="--operators with fused multiply-adds")
@@ -276,11 +302,16 @@ def main() -> None:
         Path(lowered).write_bytes(pickle.dumps(lower(Path(source), budget)))
         return
     for name in options.models:
-        for batch in options.batches:
+        for batch in [1] if name in ONE_SAMPLE else options.batches:
             if options.operators:
                 operators(name, batch, options.rounds, options.torch, options.fused)
                 continue
-            compare(name, batch, options.rounds, options.torch, options.ort, options.mnn, options.budgets)
+            with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
+                folder = Path(options.folder or scratch)
+                folder.mkdir(parents=True, exist_ok=True)
+                peers = (options.torch, options.ort, options.mnn)
+                commands = prepare(name, batch, *peers, options.budgets, options.threads, folder)
+                compare(name, batch, options.rounds, commands, options.threads, folder)
 
 
 if __name__ == "__main__":

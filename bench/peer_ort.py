@@ -1,8 +1,10 @@
 """onnxruntime-training's side of bench/kernels.py: `peer_ort.py prepare MODEL FOLDER` makes the training
-graphs, `peer_ort.py run MODEL FOLDER BATCH CLASSES` then works as peer_torch.py does."""
+graphs, `peer_ort.py run FOLDER BATCH CLASSES` then works as peer_torch.py does."""
 
 from __future__ import annotations
 
+import json
+import os
 import resource
 import sys
 import time
@@ -18,8 +20,12 @@ def prepare(source: str, folder: str) -> None:
     from onnxruntime.training import artifacts
 
     model = onnx.load(source)
+    value = model.graph.input[0].type.tensor_type
+    shape, is_text = [d.dim_value for d in value.shape.dim], value.elem_type == onnx.TensorProto.INT64
+    Path(folder, "input.json").write_text(json.dumps([shape, is_text]))
     weights = [w.name for w in model.graph.initializer]
-    trained = [w for w in weights if w.endswith((".weight", ".bias")) or w.startswith("onnx::MatMul")]
+    adapters = [w for w in weights if ".lora_" in w]
+    trained = adapters or [w for w in weights if w.endswith((".weight", ".bias")) or w.startswith("onnx::MatMul")]
     artifacts.generate_artifacts(
         model,
         requires_grad=trained,
@@ -30,32 +36,31 @@ def prepare(source: str, folder: str) -> None:
     )
 
 
-def run(source: str, folder: Path, batch: int, classes: int) -> None:
-    import onnx
-    from onnxruntime.training import api
+def run(folder: Path, batch: int, classes: int) -> None:
+    from onnxruntime.training import api  # which imports PyTorch
 
-    model = onnx.load(source, load_external_data=False)
-    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    del model
+    shape, is_text = json.loads((folder / "input.json").read_text())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    options.inter_op_num_threads = 1
     state = api.CheckpointState.load_checkpoint(str(folder / "checkpoint"))
     module = api.Module(str(folder / "training_model.onnx"), state, None, "cpu", options)
     optimizer = api.Optimizer(str(folder / "optimizer_model.onnx"), module)
     optimizer.set_learning_rate(1e-4)
     module.train()
     random = np.random.default_rng(0)
-    x = random.standard_normal(shape).astype(np.float32)
-    target = random.integers(0, classes, batch)
+    x = random.integers(0, classes, shape) if is_text else random.standard_normal(shape).astype(np.float32)
+    target = random.integers(0, classes, shape[1] if is_text else batch)
+    clock = time.process_time if threads == 1 else time.perf_counter
     print("ready", flush=True)
     for line in sys.stdin:
-        start = time.process_time()
+        start = clock()
         for _ in range(int(line)):
             module(x, target)
             optimizer.step()
             module.lazy_reset_grad()
-        elapsed = 1e3 * (time.process_time() - start) / int(line)
+        elapsed = 1e3 * (clock() - start) / int(line)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         print(elapsed, used << 10, flush=True)
 
@@ -83,8 +88,6 @@ def memory(folder: Path, data: str, rows: int) -> None:
 
 def demo(folder: Path) -> None:
     """Train a model of bench/demos.py with AdamW, and print the loss of every step."""
-    import json
-
     import onnx
     from onnxruntime.training import api, artifacts
 
@@ -122,7 +125,7 @@ def main() -> None:
     elif sys.argv[1] == "prepare":
         prepare(sys.argv[2], sys.argv[3])
     else:
-        run(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+        run(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
 
 
 main()

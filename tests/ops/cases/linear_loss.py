@@ -43,9 +43,13 @@ CASES = [
     *linear((7,), 6, 2090, True, "bias", "ignored"),
     *linear((30,), 12, 3172, True, "smooth", "upstream"),
     *linear((12,), 20, 2052, False, "bias", "smooth"),
+    # Vectors see four parts of the classes at once, behind the first one.
+    *linear((5,), 6, 6190, True, "smooth", "ignored"),
+    *linear((3,), 4, 10300, False, "bias", "upstream"),
     *linear((130,), 20, 66, False, "bias", "upstream", "ignored", "smooth"),
     coded_linear(9, "int4", 10, 2060, 4, 1),
     coded_linear(5, "int8", 12, 1100, 12, 2),
     coded_linear(12, "bf16", 7, 2049, 0, 0),
     left_out(9, 8, 2300),
+    left_out(3, 8, 6200),
 ]

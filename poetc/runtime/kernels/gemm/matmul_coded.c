@@ -98,10 +98,12 @@ int poetc_op_matmul_coded(const poetc_call *call)
     const float alpha = call->floats[0];
     float *y = poetc_out(call, inputs), *strip = POETC_WORKSPACE(call, inputs + 1);
     const poetc_gemm_space space = poetc_gemm_carve(strip + tile, n[9], terms, (depth + terms - 1) / terms, columns, 0);
-    int32_t column, first, i, j, done, width;
+    int32_t column, first, i, j, done, decoded, width;
     POETC_THREADED(poetc_op_matmul_coded, call, (int64_t)rows * columns * depth, tile + n[9]);
     {
         POETC_SPLIT(split, call->share, 1, 0, columns)
+        const int32_t begin = POETC_BEGIN(split.columns, columns, POETC_GEMM_COLUMNS);
+        const int32_t end = POETC_END(split.columns, columns, POETC_GEMM_COLUMNS);
         poetc_gemm g;
         g.rows = rows, g.a_row = depth, g.a_k = 1;
         g.terms = terms, g.a_block = terms;
@@ -109,19 +111,18 @@ int poetc_op_matmul_coded(const poetc_call *call)
         g.y = y, g.y_row = columns, g.segment_step = 0, g.segment = columns;
         POETC_NOTHING_AHEAD(g);
         POETC_ALL_ROWS(g);
-        for (column = POETC_BEGIN(split.columns, columns, POETC_GEMM_COLUMNS);
-             column < POETC_END(split.columns, columns, POETC_GEMM_COLUMNS); column += space.columns) {
-            width = poetc_min(space.columns, POETC_END(split.columns, columns, POETC_GEMM_COLUMNS) - column);
+        for (column = begin; column < end; column += width) {
+            width = poetc_min(rows <= FEW_ROWS ? columns : space.columns, end - column);
             for (first = 0; first < depth; first += space.depth) {
                 g.depth = poetc_min(space.depth, depth - first), g.column = column, g.columns = width;
                 g.a = x + first, g.accumulate = first > 0;
                 done = rows <= FEW_ROWS ? take_codes(&w, turned, first, &g, strip) : 0;
-                if (done == width)
-                    continue;
-                g.column += done, g.columns -= done;
-                done = pack_codes(&w, turned, first, &g, space.panels);
-                pack_decoded(&w, turned, first, &g, &space, done, strip);
-                poetc_gemm_run(&g, &space);
+                for (; done < width; done += g.columns) {
+                    g.column = column + done, g.columns = poetc_min(space.columns, width - done);
+                    decoded = pack_codes(&w, turned, first, &g, space.panels);
+                    pack_decoded(&w, turned, first, &g, &space, decoded, strip);
+                    poetc_gemm_run(&g, &space);
+                }
             }
             if (alpha != 1.0f)
                 for (i = 0; i < rows; i++) {

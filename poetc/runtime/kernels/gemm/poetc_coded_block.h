@@ -34,18 +34,28 @@
 /* Pairs that share a scale: whole blocks of 32 codes. */
 #define SHARING(pairs) ((pairs) * PAIR <= 32 ? (pairs) : 1)
 
-/* Factors of four rows and more lie side by side. A multiply-add may take one from a lane of a register. */
+/* Factors of four rows and more lie side by side. A multiply-add may take one from a lane of a register, where up to
+ * two rows have those of four terms. */
 #if defined(__aarch64__) && defined(POETC_FUSED)
 #define FACTORS poetc_vector factors[MOST_ROWS / 4];
 #define FACTOR(i) (rows >= 4 ? factors[(i) / 4][(i) % 4] : x[(i) * t->x_row])
+#define FACTOR_OF_FOUR(i, n) factors[rows >= 4 ? (i) / 4 : (i)][(rows >= 4 ? (i) : (n)) % 4]
 #define LOAD_FACTORS                                                                                                   \
     POETC_UNROLL                                                                                                       \
     for (i = 0; i < rows / 4; i++)                                                                                     \
         factors[i] = poetc_vector_load(x + 4 * i);
+#define LOAD_FOUR(n)                                                                                                   \
+    LOAD_FACTORS                                                                                                       \
+    if (rows >= 1 && rows < 4 && (n) % 4 == 0)                                                                         \
+        factors[0] = poetc_vector_load(x);                                                                             \
+    if (rows >= 2 && rows < 4 && (n) % 4 == 0)                                                                         \
+        factors[1] = poetc_vector_load(x + t->x_row);
 #else
 #define FACTORS
 #define FACTOR(i) (rows >= 4 ? x[i] : x[(i) * t->x_row])
+#define FACTOR_OF_FOUR(i, n) FACTOR(i)
 #define LOAD_FACTORS
+#define LOAD_FOUR(n)
 #endif
 
 /* Terms first ... first + depth - 1 of columns column ... column + columns - 1. They go to panels, or into y. */
@@ -133,6 +143,10 @@ POETC_INLINE void finish_sums(poetc_vector sum[][2 * MOST_PAIRS], const coded_ta
         }
     }
 }
+
+#if defined(__aarch64__)
+#include "gemm/poetc_coded_neon.h"
+#endif
 
 /* w [depth, columns]: the codes of a term follow each other. */
 POETC_INLINE void coded_rows(const poetc_coded *w, const int bits, const int rows, const int pairs, const coded_task *t)
@@ -226,13 +240,13 @@ POETC_INLINE void coded_columns(const poetc_coded *w, const int bits, const int 
                 }
                 POETC_UNROLL
                 for (n = 0; n < codes_of_word; n++, x += x_step) {
-                    LOAD_FACTORS
+                    LOAD_FOUR(n)
                     POETC_UNROLL
                     for (j = 0; j < 2; j++) {
                         const poetc_vector v = (poetc_codes_of_words(words[j][word], bits, n) - zero[j]) * scale[j];
                         POETC_UNROLL
                         for (i = 0; i < rows; i++)
-                            POETC_ADD_SCALED(sum[i][j], v, FACTOR(i));
+                            POETC_ADD_SCALED(sum[i][j], v, FACTOR_OF_FOUR(i, n));
                         if (rows == 0) {
                             poetc_vector_store(to, v);
                             to += LANES;
@@ -243,6 +257,19 @@ POETC_INLINE void coded_columns(const poetc_coded *w, const int bits, const int 
         }
         finish_sums(sum, t, rows, 1, 0, column);
     }
+}
+
+/* Codes along the columns, in the quickest way for them. */
+POETC_INLINE void coded_along(const poetc_coded *w, const int bits, const int rows, const int pairs,
+                              const coded_task *t)
+{
+#if defined(__aarch64__)
+    if (rows > 0 && !w->points) {
+        neon_rows(w, bits, rows, pairs, t);
+        return;
+    }
+#endif
+    coded_rows(w, bits, rows, pairs, t);
 }
 
 #define DEFINE_CODED(rows)                                                                                             \
@@ -257,14 +284,14 @@ POETC_INLINE void coded_columns(const poetc_coded *w, const int bits, const int 
             const int pairs = rows ? PAIRS_OF(rows) : 1, together = SHARING(pairs) * PAIR;                              \
             t->columns = w->blocks > 1 && (w->block % together || t->column % together) ? 0 : all - all % (pairs * PAIR); \
             if (t->columns && w->bits == 4)                                                                            \
-                coded_rows(w, 4, rows, pairs, t);                                                                      \
+                coded_along(w, 4, rows, pairs, t);                                                                      \
             else if (t->columns)                                                                                       \
-                coded_rows(w, 8, rows, pairs, t);                                                                      \
+                coded_along(w, 8, rows, pairs, t);                                                                      \
             t->column += t->columns, t->columns = all - t->columns;                                                    \
             if (t->columns && w->bits == 4)                                                                            \
-                coded_rows(w, 4, rows, 1, t);                                                                          \
+                coded_along(w, 4, rows, 1, t);                                                                          \
             else if (t->columns)                                                                                       \
-                coded_rows(w, 8, rows, 1, t);                                                                          \
+                coded_along(w, 8, rows, 1, t);                                                                          \
             t->column -= all - t->columns, t->columns = all;                                                           \
         }                                                                                                              \
     }

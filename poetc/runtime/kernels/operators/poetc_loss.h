@@ -8,6 +8,7 @@
 
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
+#include "simd/poetc_vector_math.h"
 
 #define POETC_CLASSES 1024 /* CLASSES of ops/linear_loss.py */
 
@@ -50,6 +51,64 @@ static inline void poetc_peak_join(poetc_peak *p, const poetc_peak *more)
     }
 }
 
+#if defined(POETC_WIDE_MATH) && POETC_LANES >= 8 /* prices of Cortex-A are counts of the loops without it */
+#define POETC_WIDE_LOSS 1
+#define POETC_PEAKS 4   /* parts at once: an addition waits for the one before it, so that four hardly take longer */
+#define POETC_PEAK_X 64 /* logits of a part at once */
+
+/* The first of the largest logits. As in poetc_peak_of, nothing is larger than a first one that is no number. */
+static inline poetc_peak poetc_largest_of_part(const float *x)
+{
+    poetc_vector most = (poetc_vector){0} + x[0];
+    float lanes[POETC_LANES], best;
+    poetc_peak p = {x[0], 0, {0.0f, 0.0f}};
+    int32_t i;
+    if (!(x[0] == x[0]))
+        return p;
+    for (i = 0; i < POETC_CLASSES; i += POETC_LANES) {
+        const poetc_vector v = poetc_vector_load(x + i);
+        most = poetc_choose_less(most, v, v, most);
+    }
+    poetc_vector_store(lanes, most);
+    for (best = lanes[0], i = 1; i < POETC_LANES; i++)
+        best = lanes[i] > best ? lanes[i] : best;
+    while (x[p.where] != best)
+        p.where++;
+    p.best = x[p.where];
+    return p;
+}
+
+/* poetc_peak_of of so many whole parts that follow each other. */
+static inline void poetc_peaks_of(const float *x, poetc_peak *p)
+{
+    float from[POETC_PEAKS], terms[POETC_PEAKS][POETC_PEAK_X];
+    int32_t first, i, q;
+    for (q = 0; q < POETC_PEAKS; q++) {
+        p[q] = poetc_largest_of_part(x + q * POETC_CLASSES);
+        from[q] = p[q].best == -POETC_INFINITY ? 0.0f : p[q].best;
+    }
+    for (first = 0; first < POETC_CLASSES; first += POETC_PEAK_X) {
+        int has_best = 0;
+        for (q = 0; q < POETC_PEAKS; q++) {
+            const float *own = x + q * POETC_CLASSES + first;
+            has_best |= p[q].where >= first && p[q].where < first + POETC_PEAK_X;
+            for (i = 0; i < POETC_PEAK_X; i += POETC_LANES)
+                poetc_vector_store(terms[q] + i, poetc_expv(poetc_vector_load(own + i) - from[q]));
+        }
+        if (has_best) {
+            for (q = 0; q < POETC_PEAKS; q++)
+                for (i = 0; i < POETC_PEAK_X; i++)
+                    if (first + i != p[q].where)
+                        poetc_compensated_add(&p[q].rest, terms[q][i]);
+            continue;
+        }
+        for (i = 0; i < POETC_PEAK_X; i++)
+            for (q = 0; q < POETC_PEAKS; q++)
+                poetc_compensated_add(&p[q].rest, terms[q][i]);
+    }
+}
+#endif
+
 typedef struct {
     const float *x; /* of class 0 */
     int32_t classes;
@@ -62,8 +121,20 @@ static inline sample look(const float *x, int32_t classes, ptrdiff_t step)
 {
     poetc_peak all = poetc_peak_of(x, classes < POETC_CLASSES ? classes : POETC_CLASSES, step);
     sample s = {x, classes, step, all.where, 0.0f, 0.0f};
-    int32_t first;
-    for (first = POETC_CLASSES; first < classes; first += POETC_CLASSES) {
+    int32_t first = POETC_CLASSES;
+#if defined(POETC_WIDE_LOSS)
+    for (; step == 1 && first + POETC_PEAKS * POETC_CLASSES <= classes; first += POETC_PEAKS * POETC_CLASSES) {
+        poetc_peak more[POETC_PEAKS];
+        int32_t q;
+        poetc_peaks_of(x + first, more);
+        for (q = 0; q < POETC_PEAKS; q++) {
+            if (more[q].best > all.best)
+                s.where = first + q * POETC_CLASSES + more[q].where;
+            poetc_peak_join(&all, more + q);
+        }
+    }
+#endif
+    for (; first < classes; first += POETC_CLASSES) {
         const int32_t left = classes - first;
         const poetc_peak more = poetc_peak_of(x + first * step, left < POETC_CLASSES ? left : POETC_CLASSES, step);
         if (more.best > all.best)
