@@ -33,6 +33,13 @@ def repair(solving: Solving, codes: list[int], runs: int) -> None:
         solving.offer_improved(restored, "evictions from a relaxed MIP")
 
 
+def unwrite(solving: Solving) -> None:
+    """Offer the best schedule with fewer writes."""
+    incumbent = solving.race.incumbent
+    if incumbent is not None and not solving.done:
+        solving.race.offer_unwritten(incumbent.codes, incumbent.origin)
+
+
 def tighten(solving: Solving, relaxation: Relaxation, excess_bytes: int, free: frozenset[int] = frozenset()) -> None:
     """Offer plans of the same cuts for a little less RAM: less by the excess of the last plan."""
     model, race, cuts, less = solving.model, solving.race, relaxation.cuts, 0
@@ -83,6 +90,7 @@ def flatten_keep_all(solving: Solving) -> None:
     if not (model.must_page or (model.can_page and model.n_ops > CANDIDATES.flattened_twice_operators)):
         ways.insert(0, False)
     if all(_flatten(solving, model.keep_all(), paging, lateness, cutoff, "keep-all flattened") for paging in ways):
+        unwrite(solving)
         solving.say("flattened")
 
 
@@ -122,6 +130,7 @@ def published(solving: Solving, *, quick_alone: bool) -> None:
     if not solving.done and not solving.race.out_of_time:
         stop_at = time.monotonic() + HEURISTICS.stop_share * (solving.stop_at - time.monotonic())
         offer_published(solving.race, solving.options, solving.target, stop_at, quick_alone=quick_alone)
+        unwrite(solving)
         solving.say("published heuristics")
 
 

@@ -189,6 +189,7 @@ class _Solve(Solving):
     def slide(self, work_s: float) -> None:
         """Decide windows of the best schedule anew."""
         if not self.done and self.windows.run(work_s, self.target):
+            candidates.unwrite(self)
             self.say("windows")
 
     def single_cuts(self, solved: list[Solved]) -> set[int]:

@@ -252,6 +252,14 @@ class FlattenSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class UnwrittenSettings:
+    """Tensors made again in place of being written (`search.unwritten`)."""
+
+    most_operators: int = 2000  # larger problems are left
+    rounds: int = 16  # with a clean-up after each, which makes room for others
+
+
+@dataclass(frozen=True, slots=True)
 class NestedSettings:
     """Nested checkpoints (`search.nested`)."""
 
@@ -385,6 +393,7 @@ RACE = RaceSettings()
 EVICTION = EvictionSettings()
 EXHAUSTIVE = ExhaustiveSettings()
 FLATTEN = FlattenSettings()
+UNWRITTEN = UnwrittenSettings()
 NESTED = NestedSettings()
 NEIGHBOURHOODS = NeighbourhoodSettings()
 CANDIDATES = CandidateSettings()

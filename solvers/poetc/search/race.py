@@ -15,6 +15,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.plans import plan_of, sample
+from poetc.solvers.poetc.search.unwritten import unwritten
 from poetc.solvers.poetc.settings import RACE, WORK
 
 
@@ -125,6 +126,12 @@ class Race:
         """Offer a sequence, cleaned up."""
         self.offer(improve(self.model, codes, self.capacity_for(codes)), origin)
 
+    def offer_unwritten(self, codes: list[int], origin: str) -> None:
+        """Offer a sequence that fits, with fewer writes."""
+        fewer = unwritten(self.model, codes, self.capacity_for(codes), self.give_up_at)
+        if fewer != codes:
+            self.offer(fewer, f"{origin}, fewer writes")
+
     def run(self, count: int, target: float) -> None:
         """Run up to `count` times, until the incumbent costs at most `target`, or the time is up."""
         for _ in range(count):
@@ -195,6 +202,7 @@ class Race:
             self.too_slow = max(self.too_slow, weight, unit * RACE.weight_first)
         cost = self.model.cost(codes) if met else np.inf
         if cost < arm.best:
+            self.offer_unwritten(codes, f"clairvoyant eviction ({arm.name})")
             arm.best, arm.policy = cost, policy
 
     def begin(self) -> None:
