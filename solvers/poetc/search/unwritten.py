@@ -2,8 +2,8 @@
 
 Near the smallest budget, the eviction heuristic often finds schedules by paging alone. These write nearly all that the
 backward pass reads, and a write is the dearest of all actions. Here the sequence stays as it is, but for one tensor at
-a time. The tensor is no longer written. Where it was read back, its maker runs again, with whatever that takes: tensors
-that are on the store are read, and others are made again as well.
+a time. The tensor is no longer written. Where it was read back, its maker runs again. Of the operands of that maker,
+those on the store are read, and others are made again as well.
 
 A change is taken where it costs less and fits in RAM. If it does not fit, tensors that are on the store anyway may be
 away meanwhile. A round takes all changes that do not touch each other. Chains of changes end by themselves: making a
@@ -48,7 +48,7 @@ def unwritten(model: Model, codes: Sequence[int], capacity: int, stop_at: float 
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """What makes a tensor again before a position: `codes`, from tensors in RAM (`held`) and on the store (`read`)."""
+    """`codes` make a tensor again before a position, from tensors in RAM (`held`) and on the store (`read`)."""
 
     codes: list[int]
     cost: float
@@ -84,7 +84,7 @@ class _Changes:
     read: set[int] = field(default_factory=set)
 
     def take(self, change: _Change | None) -> None:
-        """Add a change, unless another one reads its tensor, or it reads or holds what another one gives up."""
+        """Add a change, unless one of them reads or holds a tensor that the other gives up."""
         if change is None or change.tensor in self.read or not self.unwritten.isdisjoint(change.read):
             return
         if not self.away.keys().isdisjoint(change.held | change.away.keys()):
@@ -99,7 +99,7 @@ class _Changes:
 
 
 class _Sequence:
-    """A sequence, with what is in RAM and on the store at each position."""
+    """A sequence, and the tensors in RAM and on the store at each position."""
 
     def __init__(self, model: Model, codes: list[int], capacity: int) -> None:
         self.model, self.codes, self.capacity = model, codes, capacity
