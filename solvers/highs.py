@@ -253,6 +253,33 @@ class Mip:
         return answer, np.array(solver.getSolution().row_dual) if optimal else None
 
 
+class Series:
+    """The LP of a MIP again and again, with other limits. Each solve begins with the basis of the one before."""
+
+    def __init__(self, mip: Mip) -> None:
+        self._solver = quiet_solver(INFINITY, 1, 0)
+        mip._without_presolve(self._solver)
+        self._solver.passModel(mip._lp())
+
+    def row_upper(self, row: int, upper: float) -> None:
+        self._solver.changeRowBounds(row, -INFINITY, upper)
+
+    def column_upper(self, column: int, upper: float) -> None:
+        self._solver.changeColBounds(column, 0.0, upper)
+
+    def least(self, *, time_limit_s: float) -> float | None:
+        """The optimum, inf where there is no solution; None where it was not solved to the end."""
+        solver = self._solver
+        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, time_limit_s))  # of all runs together
+        solver.run()
+        status = solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return INFINITY
+        if status != highspy.HighsModelStatus.kOptimal:
+            return None
+        return float(solver.getInfo().objective_function_value)
+
+
 def pinned(threads: int, seed: int) -> dict[str, object]:
     """The options of HiGHS that its versions and the machine's cores would otherwise choose.
 

@@ -16,13 +16,15 @@ from poetc import solvers
 from poetc.devices.units import format_cost
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
+from poetc.planning.kernels import fastest
 from poetc.planning.overlap import expected_cost, expected_transfer_ns
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several
 from poetc.planning.repricing import carried_bound
 from poetc.planning.saved import Saved
-from poetc.planning.settings import WAYS
+from poetc.planning.settings import KERNEL, WAYS
 from poetc.planning.solution import OptionResult, Solution, least_cost
+from poetc.planning.state import everything_on_store
 from poetc.planning.streaming import Streaming, without_streams
 from poetc.scheduling import (
     Paging,
@@ -226,7 +228,8 @@ class CoreUsage(Reduction[int]):
     def _is_better_apart(self, asked: Problems, hopeless: Collection[int]) -> bool:
         """Whether a core that does the transfers alone probably saves energy where more state is read than fits.
 
-        The work of another core then hides transfers for which all cores would wait.
+        The work of another core then hides transfers for which all cores would wait. Where one operator takes nearly
+        all RAM, little can be read ahead.
         """
         beside = asked.get(SIDE_BY_SIDE)
         apart = None if beside is None or SIDE_BY_SIDE in hopeless else transfers_apart(beside)
@@ -234,6 +237,9 @@ class CoreUsage(Reduction[int]):
             return False
         state_bytes = sum(t.size_bytes for t in beside.tensors if t.initial and t.pageable)
         if state_bytes <= beside.budget_bytes - beside.base_bytes:
+            return False
+        needed_bytes = solvers.lower_bound_bytes(everything_on_store(fastest(asked[ALONE])))
+        if KERNEL.tight * needed_bytes > beside.budget_bytes:
             return False
         transfers_ns = expected_transfer_ns(asked[ALONE])
 

@@ -32,7 +32,20 @@ class AroundOne(OpenPlacement):
         self.beside: dict[int, int] = {}
         self._freed: dict[int, int] = {}  # Z
         self._readable: dict[tuple[int, int], int] = {}  # Y, by stage
+        self.rooms: dict[int, int] = {}  # by row, the bytes that it limits at a cut
+        self._is_at_cut = False
         super()._build(between)
+
+    def _ram(self, g: int, capacity: int) -> None:
+        self._is_at_cut = True
+        super()._ram(g, capacity)
+        self._is_at_cut = False
+
+    def ram_row(self, index: list[int], value: list[float], room: int) -> None:
+        row = len(self.mip.row_lower)
+        super().ram_row(index, value, room)
+        if self._is_at_cut and len(self.mip.row_lower) > row:
+            self.rooms[row] = room
 
     def has_times(self, t: int) -> bool:
         """Whether there are columns for the time when `t` is written."""

@@ -36,6 +36,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant, movable_state
+from poetc.solvers.highs import Answer, Series
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.ladder import fullest_operator
 from poetc.solvers.poetc.bounds.ram import operand_bytes
@@ -91,18 +92,21 @@ def _computed(problem: Problem, stop_at: float) -> int:
     kernels = _kernels(problem.operators[at])
     own_pj = [_own_pj(problem, kernel) for kernel in kernels]
 
-    def around(kernel: OperatorSpec | Variant) -> int | None:
-        """The rest of the energy, with the workspace of that kernel."""
-        return _around(problem, priced, at, kernel, lanes, stop_at - time.monotonic())
-
     # With less workspace nothing around the operator costs more: kernels without a chance are left out.
-    rest = around(kernels[-1])
+    around: _Around | None = None
+    while around is None or around.relaxed.proven_infeasible:
+        if not kernels:
+            return 0
+        around = _Around(problem, priced, at, kernels[0], lanes)
+        if around.relaxed.proven_infeasible:
+            kernels, own_pj = kernels[1:], own_pj[1:]  # it does not fit
+    rest = around.least(kernels[-1], stop_at)
     if rest is None:
         return 0
     least = rest + own_pj[-1]
     for kernel, pj in zip(kernels[:-1], own_pj[:-1], strict=True):
         if rest + pj < least:
-            least = min(least, (around(kernel) or rest) + pj)
+            least = min(least, (around.least(kernel, stop_at) or rest) + pj)
     return least
 
 
@@ -256,59 +260,74 @@ def _without(problem: Problem, strangers: Collection[int]) -> Problem:
     )
 
 
-def _around(
-    problem: Problem,
-    priced: Problem,
-    at: int,
-    kernel: OperatorSpec | Variant,
-    lanes: Sequence[Lanes],
-    time_limit_s: float,
-) -> int | None:
-    """The least energy but for that of operator `at`; None where time is up. `priced`: `_above_idle`."""
-    before, after = _related(problem, at)
-    strangers = sorted(set(range(len(problem.operators))) - {at, *before, *after})
-    priced = _without(priced, frozenset(strangers))
-    end = replace(priced.operators[at], energy_pj=0, workspace_bytes=kernel.workspace_bytes)
-    own_bytes = operand_bytes(Model(replace(priced, operators=(end,))), 0)
-    begin = replace(end, outputs=(), in_place=(), writes_store=(), replaces=(), workspace_bytes=own_bytes)
-    sides = [[priced.operators[k] for k in side] for side in (before, [*after, *strangers])]
-    priced = replace(priced, operators=(*sides[0], begin, end, *sides[1]))
-    cuts = len(before), len(before) + 1
-    relaxed = AroundOne(open_model(priced), cuts, movable_state(priced))
-    # Streamed operators and the first processor, where it alone can run one, keep transfers from running beside them.
-    alone = problem.operators[at].is_streamed or (bool(problem.processors) and not problem.operators[at].elsewhere)
-    unit_ns = max(1, problem.compute_once_ns)
-    price = _idle_uw(problem) * unit_ns / 1000 / relaxed.unit
-    chains_ns = _chains_ns(problem, at)
-    parts = [relaxed.mip.column(price, ns / unit_ns, math.inf, integer=False) for ns in chains_ns]
-    transfers = _Transfers(problem, relaxed)
-    scale = 1.0 / (unit_ns * GRAIN)
-    for lane in lanes:
-        first_ns, last_ns = (sum(lane.operators_ns[k] for k in side) for side in (before, after))
-        first, last, all_ = transfers.first(lane), transfers.last(lane), transfers.all(lane)
-        beside = Counter[int]() if alone else transfers.beside(lane)
-        for v, column in (pair for run in relaxed.run for pair in run.items()):
-            all_[column] += lane.operators_ns[before[v]]
-        for v, column in relaxed.run[1].items():
-            last[column] += lane.operators_ns[before[v]]
-        for v, column in relaxed.run[0].items():
-            beside[column] += lane.operators_ns[before[v]]
-        # Loads beside the operator: no more than all other lanes take while it lasts.
-        hidden = relaxed.mip.column(0.0, 0.0, _others_ns(problem, lane, at, kernel) * scale, integer=False)
-        rows = (
-            ([parts[0]], first, first_ns + transfers.reads_ns(lane)),
-            ([parts[1]], last, last_ns),
-            ([*parts, hidden], all_, first_ns + last_ns + transfers.reads_ns(lane)),
-        )
-        kept = {c: ns * scale for c, ns in beside.items() if ns}
-        relaxed.mip.row([hidden, *kept], [-1.0, *kept.values()], 0.0)
-        for columns, terms, least_ns in rows:
-            kept = {c: -ns * scale for c, ns in terms.items() if ns}
-            relaxed.mip.row([*columns, *kept], [*[1.0] * len(columns), *kept.values()], least_ns * scale)
-    relaxation = relaxed.solve(time_limit_s=time_limit_s, relax=True)
-    if not relaxation.exact or relaxation.infeasible:
-        return None
-    return max(0, math.floor(relaxation.bound) - ROUNDED_PJ)
+class _Around:
+    """The least energy of a step but for that of operator `at`, for each of its kernels. `priced`: `_above_idle`."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        priced: Problem,
+        at: int,
+        kernel: OperatorSpec | Variant,
+        lanes: Sequence[Lanes],
+    ) -> None:
+        """`kernel`: no other that is asked about has more workspace."""
+        self.problem, self.at, self.kernel, self.lanes = problem, at, kernel, lanes
+        before, after = _related(problem, at)
+        strangers = sorted(set(range(len(problem.operators))) - {at, *before, *after})
+        priced = _without(priced, frozenset(strangers))
+        end = replace(priced.operators[at], energy_pj=0, workspace_bytes=kernel.workspace_bytes)
+        own_bytes = operand_bytes(Model(replace(priced, operators=(end,))), 0)
+        begin = replace(end, outputs=(), in_place=(), writes_store=(), replaces=(), workspace_bytes=own_bytes)
+        sides = [[priced.operators[k] for k in side] for side in (before, [*after, *strangers])]
+        priced = replace(priced, operators=(*sides[0], begin, end, *sides[1]))
+        cuts = len(before), len(before) + 1
+        self.relaxed = relaxed = AroundOne(open_model(priced), cuts, movable_state(priced))
+        # Transfers never run beside streamed operators, nor beside those that the first processor alone can run.
+        alone = problem.operators[at].is_streamed or (bool(problem.processors) and not problem.operators[at].elsewhere)
+        unit_ns = max(1, problem.compute_once_ns)
+        price = _idle_uw(problem) * unit_ns / 1000 / relaxed.unit
+        chains_ns = _chains_ns(problem, at)
+        parts = [relaxed.mip.column(price, ns / unit_ns, math.inf, integer=False) for ns in chains_ns]
+        transfers = _Transfers(problem, relaxed)
+        self.scale = scale = 1.0 / (unit_ns * GRAIN)
+        self.hidden = list[int]()
+        for lane in lanes:
+            first_ns, last_ns = (sum(lane.operators_ns[k] for k in side) for side in (before, after))
+            first, last, all_ = transfers.first(lane), transfers.last(lane), transfers.all(lane)
+            beside = Counter[int]() if alone else transfers.beside(lane)
+            for v, column in (pair for run in relaxed.run for pair in run.items()):
+                all_[column] += lane.operators_ns[before[v]]
+            for v, column in relaxed.run[1].items():
+                last[column] += lane.operators_ns[before[v]]
+            for v, column in relaxed.run[0].items():
+                beside[column] += lane.operators_ns[before[v]]
+            # Loads beside the operator: no more than all other lanes take while it lasts.
+            hidden = relaxed.mip.column(0.0, 0.0, _others_ns(problem, lane, at, kernel) * scale, integer=False)
+            self.hidden.append(hidden)
+            rows = (
+                ([parts[0]], first, first_ns + transfers.reads_ns(lane)),
+                ([parts[1]], last, last_ns),
+                ([*parts, hidden], all_, first_ns + last_ns + transfers.reads_ns(lane)),
+            )
+            kept = {c: ns * scale for c, ns in beside.items() if ns}
+            relaxed.mip.row([hidden, *kept], [-1.0, *kept.values()], 0.0)
+            for columns, terms, least_ns in rows:
+                kept = {c: -ns * scale for c, ns in terms.items() if ns}
+                relaxed.mip.row([*columns, *kept], [*[1.0] * len(columns), *kept.values()], least_ns * scale)
+        self.series = Series(relaxed.mip)
+
+    def least(self, kernel: OperatorSpec | Variant, stop_at: float) -> int | None:
+        """With that kernel; None where time is up, or nothing fits."""
+        more = self.kernel.workspace_bytes - kernel.workspace_bytes
+        for row, room in self.relaxed.rooms.items():
+            self.series.row_upper(row, (room + more) / max(1, room))
+        for column, lane in zip(self.hidden, self.lanes, strict=True):
+            self.series.column_upper(column, _others_ns(self.problem, lane, self.at, kernel) * self.scale)
+        least = self.series.least(time_limit_s=stop_at - time.monotonic())
+        if least is None or math.isinf(least):
+            return None
+        return max(0, math.floor(self.relaxed.bound_of(Answer(least, least, None, True, False, 0))) - ROUNDED_PJ)
 
 
 def _others_ns(problem: Problem, lane: Lanes, at: int, kernel: OperatorSpec | Variant) -> int:

@@ -195,17 +195,19 @@ def frozen(budget_bytes: int) -> Problem:
 
 
 def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_again() -> None:
-    problem = frozen(432)
+    problem = frozen(480)
     ways = {ALONE: placed(problem, (0,) * len(problem.operators)), SIDE_BY_SIDE: problem}
     assert CoreUsage([ways])._is_better_apart(ways, set())
     assert not CoreUsage([ways])._is_better_apart(ways, {SIDE_BY_SIDE})
+    full = {way: replace(p, budget_bytes=432) for way, p in ways.items()}
+    assert not CoreUsage([full])._is_better_apart(full, set())
     roomy = {way: replace(p, budget_bytes=4000) for way, p in ways.items()}
     assert not CoreUsage([roomy])._is_better_apart(roomy, set())
     asked = planner(ways, time_limit_s=10.0)
     found = asked.solve(ways[ALONE])
     assert CoreUsage.option(found) == SIDE_BY_SIDE
     (alone,) = [w for w in found.ways if w.count == ALONE]
-    assert alone.cost is None and alone.least > found.cost >= found.proof.bound > 0.85 * found.cost
+    assert alone.cost is None and alone.least > found.cost >= found.proof.bound > 0.8 * found.cost
 
 
 class Counting(Kernels):
