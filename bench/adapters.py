@@ -129,7 +129,7 @@ def step_of(model: Path, device: str, options: TrainingOptions, batch: int) -> t
     task = with_any_weights(ModelRequest(source=model, batch=batch, device=device, training=options))
     request = SolveRequest(model=task)
     _, step, _, problem = read_problem(request)
-    return step, problem, request.planner(SEARCH_S).search_ram(problem, SEARCH_S).found.ram_bytes or 0
+    return step, problem, request.planner(SEARCH_S).search_ram(problem, SEARCH_S).result.ram_bytes or 0
 
 
 def deeploy(folder: Path, *, device: str = DEVICE) -> Rows:

@@ -75,14 +75,14 @@ def look(model: Path) -> dict[str, Any]:
     graph, step, _, problem = read_problem(request)
     keep_all = keep_all_peak_bytes(problem)
     near_free = saved_near_free(problem, step).saved_bytes
-    least = request.planner(SEARCH_S).search_ram(problem, SEARCH_S).found.ram_bytes
+    least = request.planner(SEARCH_S).search_ram(problem, SEARCH_S).result.ram_bytes
     whole = Step(graph=step, model=graph, problem=problem)
     streamed = least_streamed(request, whole, load_profile(DEVICE), least, SEARCH_S)
     return {
         "keep_all_bytes": keep_all,
         "budget_bytes": keep_all - saved_bytes(problem) + near_free,
         "least_bytes": least,
-        "streamed_bytes": None if streamed is None else streamed[1].found.ram_bytes,
+        "streamed_bytes": None if streamed is None else streamed[1].result.ram_bytes,
     }
 
 

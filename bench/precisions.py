@@ -150,7 +150,7 @@ def smallest_ram(model: Path, device: str, batch: int, seconds: float, options: 
         options=SolveOptions(time_limit_s=seconds),
     )
     _, step, profile, problem = read_problem(request)
-    found = request.planner(seconds, offers=offers_of(step, profile, problem, None)).search_ram(problem, seconds).found
+    found = request.planner(seconds, offers=offers_of(step, profile, problem, None)).search_ram(problem, seconds).result
     return keep_all_peak_bytes(problem), found.ram_bytes or 0
 
 

@@ -92,11 +92,11 @@ def load(
     return Model(source, batch, options, graph)
 
 
-def _training_options(given: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:
-    if isinstance(given, TrainingOptions):
-        return given
+def _training_options(options: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:
+    if isinstance(options, TrainingOptions):
+        return options
     try:
-        return TrainingOptions(**(given or {}))
+        return TrainingOptions(**(options or {}))
     except TypeError as error:
         why = str(error).rpartition("() ")[2]
         raise UsageError(

@@ -97,7 +97,7 @@ def train(
     fixed |= {"solver": "poetc", "processors": AUTO, "fixed_order": False, "group": "auto", "model": str(path)}
     if resume:
         asked = {**loop, **texts, **limits, **best}
-        begun = recorded_options(Path(out), {**_given(asked, training), **fixed})
+        begun = recorded_options(Path(out), {**_explicit(asked, training), **fixed})
         training = TrainingOptions(**{o.name: begun[o.name] for o in TRAINING if o.name in begun})
         for part in (loop, texts, limits, best):
             part |= {name: begun[name] for name in part if begun.get(name) is not None}
@@ -120,14 +120,14 @@ def train(
     return document
 
 
-def _given(arguments: Mapping[str, Any], training: TrainingOptions) -> dict[str, Any]:
+def _explicit(arguments: Mapping[str, Any], training: TrainingOptions) -> dict[str, Any]:
     """The options that somebody gave: those with other values than the defaults."""
     defaults = {name: parameter.default for name, parameter in signature(train).parameters.items()}
     defaults["time_limit"] = defaults["time_limit_s"]
-    given = {n: v for n, v in arguments.items() if v != defaults.get(n)} | training.changed()
+    explicit = {n: v for n, v in arguments.items() if v != defaults.get(n)} | training.changed()
     if training.learning_rate == TrainingOptions(precision=training.precision).learning_rate:
-        given.pop("learning_rate", None)  # its default depends on the precision
-    return given
+        explicit.pop("learning_rate", None)  # its default depends on the precision
+    return explicit
 
 
 def of_best_updates(importance: str | Path | None, at_least: str | None, max_energy: str | None) -> dict[str, Any]:

@@ -67,11 +67,11 @@ def read_batches(
 
 def _selected(data: Path, program: Program) -> tuple[Path, dict[str, str]]:
     """The file, and by input the arrays of it that are named behind a colon, as `poetc train` has them."""
-    place, colon, words = str(data).rpartition(":")
+    place, colon, selection = str(data).rpartition(":")
     if not colon or not place or exists(data):
         return data, {}
     slots = [_Slot(b.name, program.target is not None and b.name == program.target.name) for b in all_inputs(program)]
-    return Path(place), parse_selection(words, slots, str(data))
+    return Path(place), parse_selection(selection, slots, str(data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,11 +220,11 @@ def require_writable(*paths: Path | None) -> None:
 
 
 @contextmanager
-def new_files(path: Path, *beside: Path, force: bool = False) -> Iterator[Path]:
+def new_files(path: Path, *companions: Path, force: bool = False) -> Iterator[Path]:
     """A place to write `path` to, which gets its name when the block ends well; otherwise nothing is changed.
 
-    Files of the names of `beside` that are written next to it, in the same folder, go with it, before it. UsageError
-    where one of them exists, unless `force`. A link is followed, also where its file does not exist yet.
+    Files of the names of `companions` that are written next to it, in the same folder, get their names just before it.
+    UsageError where one of them exists, unless `force`. A link is followed, also where its file does not exist yet.
     """
     end = end_of_link(path)
     if end == path:
@@ -233,7 +233,7 @@ def new_files(path: Path, *beside: Path, force: bool = False) -> Iterator[Path]:
     try:
         place = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=end.parent))
         yield place / path.name
-        moves = [(place / p.name, end_of_link(p)) for p in (*beside, path) if (place / p.name).exists()]
+        moves = [(place / p.name, end_of_link(p)) for p in (*companions, path) if (place / p.name).exists()]
         for staged, target in moves:
             if target.exists() and not force:
                 raise UsageError(f"{target}: exists; write to another file, or replace it with --force")

@@ -32,23 +32,23 @@ def in_processes(
 
     Function, tasks and answers are pickled. An exception of `function` is raised again, as a RuntimeError.
     """
-    waiting, running = list(enumerate(tasks)), dict[Any, tuple[Beside[Answer], int]]()
+    waiting, running = list(enumerate(tasks)), dict[Any, tuple[Worker[Answer], int]]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 index, task = waiting.pop(0)
-                beside = Beside(function, task)
-                running[beside.reader] = beside, index
+                worker = Worker(function, task)
+                running[worker.reader] = worker, index
             ready: list[Any] = multiprocessing.connection.wait(list(running))
             for reader in ready:
-                beside, index = running.pop(reader)
-                yield index, beside.answer()
+                worker, index = running.pop(reader)
+                yield index, worker.answer()
     finally:
-        for beside, _ in running.values():
-            beside.end()
+        for worker, _ in running.values():
+            worker.end()
 
 
-class Beside(Generic[Answer]):
+class Worker(Generic[Answer]):
     """`function` of a task in a process of its own, while this one does other work.
 
     Function, task and answer are pickled.
@@ -72,8 +72,8 @@ class Beside(Generic[Answer]):
             return KilledError(f"its process was killed (exit code {self._process.exitcode}); out of memory?")
         if isinstance(answer, RuntimeError):
             raise answer
-        found: Answer = answer
-        return found
+        result: Answer = answer
+        return result
 
     def end(self) -> None:
         """End it, if it still runs."""

@@ -81,8 +81,8 @@ def at_share(problem: Problem, share: int) -> Problem | None:
     """
     if problem.objective is Objective.TIME:
         share = min(max(share, LEAST), WHOLE - LEAST)
-        made = at_share(as_energy(replace(problem, deadline_ns=None)), share)
-        return None if made is None else _as_time(made)
+        priced = at_share(as_energy(replace(problem, deadline_ns=None)), share)
+        return None if priced is None else _as_time(priced)
     paging = Paging.SYNC if problem.deadline_ns is None else problem.paging  # times do not matter
     if not share:
         return replace(problem, idle_uw=0, paging=paging)

@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[1]
 # From the top. `poetc solve` and every solver have the name `solve`, which is that of their interface.
 STOREYS = ("poetc/commands", "poetc/planning", "solvers", "poetc/scheduling")
 INTERFACE = {"solve"}
+# Names that say when a thing came to be. A schedule, a node, a match or a budget has a name of its own.
+VAGUE = {"found", "made", "given", "words"}
 
 
 def public_functions(folder: Path) -> set[str]:
@@ -24,6 +26,33 @@ def test_no_function_has_the_name_of_another_in_a_neighbouring_storey() -> None:
     assert all(len(found) > 20 for found in names.values())
     shared = {(a, b): sorted(names[a] & names[b]) for a, b in [*pairwise(STOREYS), (STOREYS[1], STOREYS[3])]}
     assert not any(shared.values()), shared
+
+
+def bound_names(source: str) -> list[tuple[int, str]]:
+    """Line and name of everything that Python code binds: variables, parameters, functions, fields, aliases."""
+    names: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names.append((node.lineno, name))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.append((node.lineno, name))
+            case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+                names.append((node.lineno, name))
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.append((node.lineno, name))
+    return names
+
+
+def test_names_of_the_product_say_what_a_thing_is() -> None:
+    example = "def given(made): self.found = words = 1\nimport a as found\nmatch b:\n    case [*made]: pass"
+    assert sorted(n for _, n in bound_names(example)) == ["found", "found", "given", "made", "made", "words"]
+    paths = [p for folder in ("poetc", "solvers") for p in (ROOT / folder).rglob("*.py")]
+    assert len(paths) > 500
+    texts = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in paths}
+    assert not [
+        f"{path}:{line}: {name}" for path, text in texts.items() for line, name in bound_names(text) if name in VAGUE
+    ]
 
 
 def test_files_have_fewer_than_600_lines() -> None:

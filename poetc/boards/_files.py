@@ -112,13 +112,13 @@ def _known(path: Path) -> Board:
     return Board(**{**values, **own, "qemu": _qemu(TARGETS[file.target], file.qemu, wrong)})
 
 
-def _qemu(target: Target, words: str, wrong: Wrong) -> tuple[str, ...]:
-    """The command: for a program all of `words`, for firmware those behind `-M`."""
+def _qemu(target: Target, arguments: str, wrong: Wrong) -> tuple[str, ...]:
+    """The command: for a program all of `arguments`, for firmware those behind `-M`."""
     system = () if target.hosted else SYSTEM_ARM64 if "aarch64" in target.cross_compile else SYSTEM_ARM
     try:
-        return (*system, *shlex.split(words)) if words else ()
+        return (*system, *shlex.split(arguments)) if arguments else ()
     except ValueError as error:
-        raise wrong("qemu", f"{words!r}: {str(error).lower()}") from None
+        raise wrong("qemu", f"{arguments!r}: {str(error).lower()}") from None
 
 
 def read_board(folder: Path) -> Board:

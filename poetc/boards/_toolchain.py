@@ -53,15 +53,15 @@ def tool_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", "CC")}
 
 
-def command(words: Sequence[str | Path], what: str, cwd: Path | None = None) -> str:
+def command(arguments: Sequence[str | Path], what: str, cwd: Path | None = None) -> str:
     """Standard output of a tool. CheckFailed with its first lines if it fails."""
-    done = subprocess.run(
-        [str(w) for w in words], capture_output=True, text=True, cwd=cwd, env=tool_environment(), check=False
+    completed = subprocess.run(
+        [str(w) for w in arguments], capture_output=True, text=True, cwd=cwd, env=tool_environment(), check=False
     )
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
+    if completed.returncode != 0:
+        lines = (completed.stderr or completed.stdout).strip().splitlines()
         raise CheckFailed(f"{what}: {' | '.join(telling(lines))}")
-    return done.stdout
+    return completed.stdout
 
 
 def telling(lines: Sequence[str]) -> list[str]:

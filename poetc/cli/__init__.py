@@ -60,13 +60,13 @@ def cli(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code; every failure is one line on stderr."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(*COLLECTIONS)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = _run(words)
+        code = _run(argv)
     except BaseException as error:
-        code = exit_code_of(error, words)
+        code = exit_code_of(error, argv)
     sys.exit(code)
 
 

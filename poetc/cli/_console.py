@@ -97,7 +97,7 @@ class Console:
 
 
 def _show(text: str) -> None:
-    shown = _CONTROL.sub(lambda found: printable(found[0]), text)
+    shown = _CONTROL.sub(lambda match: printable(match[0]), text)
     click.echo(fitted(shown, columns_of(sys.stdout)))
 
 

@@ -160,8 +160,8 @@ def gap_on_overhead(summary: Mapping[str, Any]) -> str:
 def _streamed(summary: Mapping[str, Any]) -> str:
     count = summary["streamed_operators"]
     ahead = summary["overlapping_operators"]
-    beside = f", {ahead:,} with transfers beside their kernels" if ahead else ""
-    return f"of {count:,} of {format_count(summary['operators'], 'operator')}{beside}" if count else ""
+    overlap = f", {ahead:,} with transfers beside their kernels" if ahead else ""
+    return f"of {count:,} of {format_count(summary['operators'], 'operator')}{overlap}" if count else ""
 
 
 def _whole(summary: Mapping[str, Any]) -> str:

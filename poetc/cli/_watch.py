@@ -124,11 +124,11 @@ class LiveView:
     def _line(self, batch: int, mean: float) -> str:
         task, process = self._bar.tasks[0], self._of_process()
         left = task.time_remaining
-        words = [f"{task.description}, step {batch}{f'/{self._batches}' if self._batches else ''}: loss {mean:.4f}"]
-        words += [f"rate {self._rows['rate']}", process["speed"]]
-        words.append("" if left is None else f"{timedelta(seconds=round(left))} left")
-        words.append(f"RAM {format_bytes(self._ram_bytes)}" if self._ram_bytes else "")
-        return ", ".join(word for word in words if word)
+        parts = [f"{task.description}, step {batch}{f'/{self._batches}' if self._batches else ''}: loss {mean:.4f}"]
+        parts += [f"rate {self._rows['rate']}", process["speed"]]
+        parts.append("" if left is None else f"{timedelta(seconds=round(left))} left")
+        parts.append(f"RAM {format_bytes(self._ram_bytes)}" if self._ram_bytes else "")
+        return ", ".join(word for word in parts if word)
 
 
 def _resident_bytes() -> int:

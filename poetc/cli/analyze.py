@@ -112,10 +112,10 @@ def analyze(
         return
     with console.progress("reading the model"):
         asked_for = estimating.with_facts_of_data(asked_for, console.note)
-    with estimating.WaysBeside(asked_for.model) as beside:
+    with estimating.BackgroundWays(asked_for.model) as background:
         with console.progress("reading the model") as progress:
             analysis, known = command.analyze_parts(
-                asked_for.model, estimating.SEARCH_S, progress, on_problem=beside.begin
+                asked_for.model, estimating.SEARCH_S, progress, on_problem=background.begin
             )
             steps, _ = estimating.steps_of(asked_for, known.step), asked_for.battery_pj  # faults come before any answer
             if parameters:
@@ -125,5 +125,5 @@ def analyze(
         console.notes(analysis["notes"])
         console.first(f"{_text.analyze_text(analysis)}\n")
         with console.progress("estimating") as progress:
-            analysis["estimate"] = estimating.estimate(asked_for, known, steps, progress, beside)
+            analysis["estimate"] = estimating.estimate(asked_for, known, steps, progress, background)
     console.answer(analysis, _estimate_text.estimate_text(analysis["estimate"]))

@@ -48,9 +48,9 @@ class Bash(BashComplete):
         line = os.environ.get("COMP_LINE")
         if line is None:  # click's own script, from an earlier version
             return super().get_completion_args()
-        words = split_arg_string(line)[1:]
-        begun = words.pop() if words and not line[-1].isspace() else ""
-        return words, begun
+        arguments = split_arg_string(line)[1:]
+        begun = arguments.pop() if arguments and not line[-1].isspace() else ""
+        return arguments, begun
 
 
 @command(

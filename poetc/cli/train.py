@@ -98,7 +98,7 @@ def train(
 
 
 def _request(
-    model: Path, out: Path, options: dict[str, Any], given: Mapping[str, Any], *, resume: bool, force: bool
+    model: Path, out: Path, options: dict[str, Any], typed: Mapping[str, Any], *, resume: bool, force: bool
 ) -> Any:
     """The request, out of the options as the command line has them."""
     from poetc import artifact
@@ -111,7 +111,7 @@ def _request(
     mine = {name: options.pop(name) for name in (option.name for option in (*DATA, *RUN))}
     mine["texts"] = {option.name: mine.pop(option.name) for option in OF_KINDS}
     if model.is_dir():
-        solving = sorted(set(given) & set(options))
+        solving = sorted(set(typed) & set(options))
         if solving and not resume:
             artifact.require_solved(model)
             option = flag_of(TRAINING, solving[0])

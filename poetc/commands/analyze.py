@@ -83,7 +83,7 @@ def analyze_parts(
     asked = SolveRequest(model=request)
     clock_s = PATIENCE * search_s
     search = asked.planner(clock_s, offers=offers).search_ram(problem, clock_s, work_limit_s=search_s)
-    minimum, whole = search.found, Step(graph=step, model=graph, problem=problem)
+    minimum, whole = search.result, Step(graph=step, model=graph, problem=problem)
     streamed: tuple[Step, RamSearch] | None = None
     if streams:
         progress("looking for the smallest budget with streamed operands")
@@ -118,8 +118,8 @@ def analyze_parts(
         "keep_all_peak_bytes": peak,
         "min_budget_bytes": minimum.ram_bytes,
         "min_budget_bound_bytes": minimum.bound_bytes,
-        "streamed_min_budget_bytes": None if streamed is None else streamed[1].found.ram_bytes,
-        "streamed_min_budget_bound_bytes": None if streamed is None else streamed[1].found.bound_bytes,
+        "streamed_min_budget_bytes": None if streamed is None else streamed[1].result.ram_bytes,
+        "streamed_min_budget_bound_bytes": None if streamed is None else streamed[1].result.bound_bytes,
         "pruned": savings_of_part(request, step, problem),
         "notes": list(step.notes),
     }
@@ -136,9 +136,9 @@ def at_least_ram(
 
     The schedule of the search needs the least RAM, and often several times the energy.
     """
-    if search.found.schedule is None or search.found.ram_bytes is None:
+    if search.result.schedule is None or search.result.ram_bytes is None:
         return None
-    problem, search = replace(step.problem, budget_bytes=search.found.ram_bytes), search.as_budget()
+    problem, search = replace(step.problem, budget_bytes=search.result.ram_bytes), search.as_budget()
     options = replace(request.options, work_limit_s=LEAST_WORK_S, is_quick=True, gap=LEAST_GAP)
     streams = streams_of(step.graph, profile=profile) if any(op.is_streamed for op in search.problem.operators) else ()
     planner = replace(request, options=options).planner(LEAST_S, offers=offers, streams=streams)
@@ -147,7 +147,7 @@ def at_least_ram(
         solution = planner.knowing(search).solve(problem)
     except (InfeasibleError, LimitError):
         solution = known
-    return replace(step, problem=problem), min(solution, known, key=lambda found: found.cost)
+    return replace(step, problem=problem), min(solution, known, key=lambda candidate: candidate.cost)
 
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:

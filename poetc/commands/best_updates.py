@@ -105,7 +105,7 @@ class Choice:
         except PoetcError:
             return None
         offers = offers_of(graph, self.profile, problem, paging_of(request, self.profile))
-        return request.planner(_REMEDY_S, offers=offers).search_ram(problem, _REMEDY_S).found.ram_bytes
+        return request.planner(_REMEDY_S, offers=offers).search_ram(problem, _REMEDY_S).result.ram_bytes
 
     def importance(self) -> Importance:
         """The candidates that the request can train. UsageError for a file that does not fit the model, or has none."""
@@ -158,7 +158,7 @@ class Choice:
 def choice_of(request: SolveRequest) -> Choice:
     """The choice of a request with `--train best`. Raises UsageError for options that do not go with it."""
     training = request.model.training
-    for option, given in (
+    for option, is_used in (
         ("--lora", bool(training.lora)),
         ("--lr-for", bool(training.lr_for)),
         ("--weight-decay-for", bool(training.weight_decay_for)),
@@ -168,7 +168,7 @@ def choice_of(request: SolveRequest) -> Choice:
         ("--processors", request.processors not in (AUTO, "", MAIN)),
         (f"--budget {request.budget}", names_banks(request.budget)),
     ):
-        if given:
+        if is_used:
             raise UsageError(f"{option} and --train {BEST} exclude each other")
     profile = load_profile(request.model.device)
     load = Reader()

@@ -245,7 +245,9 @@ def _budgets(
     keep_all_bytes = keep_all_peak_bytes(problem)
     if points is not None:
         search_s = search_share_s(request.options.time_limit_s)
-        least = request.planner(search_s, offers=offers).search_ram(problem, search_s).found.ram_bytes or keep_all_bytes
+        least = (
+            request.planner(search_s, offers=offers).search_ram(problem, search_s).result.ram_bytes or keep_all_bytes
+        )
         sizes = [keep_all_bytes - i * (keep_all_bytes - least) // (points - 1) for i in range(points)]
     else:
         sizes = [parse_size(text, of=keep_all_bytes, option="--budgets") for text in budgets]

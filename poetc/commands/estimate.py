@@ -51,7 +51,7 @@ from poetc.planning.inference import alone_problem
 from poetc.planning.saved import Saved
 from poetc.planning.smallest_ram import PATIENCE
 from poetc.planning.streaming import Streaming, Streams
-from poetc.processes import Beside, KilledError, has_room_beside
+from poetc.processes import KilledError, Worker, has_room_beside
 from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack, verify, verify_parts
 
 SEARCH_S = 2.0  # counted, for the smallest RAM, and again with streamed operands
@@ -94,7 +94,7 @@ def with_facts_of_data(request: EstimateRequest, note: Progress) -> EstimateRequ
     return replace(request, model=replace(request.model, training=options))
 
 
-class WaysBeside:
+class BackgroundWays:
     """Most of the table of ways of a large model, made in a second process where a core is there for it.
 
     Every search of the table ends by counted work: the rows are the same in either process.
@@ -102,9 +102,9 @@ class WaysBeside:
 
     def __init__(self, model: ModelRequest) -> None:
         self.model = model
-        self._rows: Beside[list[dict[str, Any]]] | None = None
+        self._rows: Worker[list[dict[str, Any]]] | None = None
 
-    def __enter__(self) -> WaysBeside:
+    def __enter__(self) -> BackgroundWays:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +116,7 @@ class WaysBeside:
         operators = len(problem.operators)
         if operators >= BESIDE_OPERATORS and has_room_beside() and has_first_rows(self.model, operators):
             with suppress(OSError):  # no more processes are allowed
-                self._rows = Beside(rows_to_save, (self.model, operators))
+                self._rows = Worker(rows_to_save, (self.model, operators))
 
     @property
     def has_begun(self) -> bool:
@@ -137,11 +137,11 @@ def estimate(
     known: Analyzed,
     steps: int | None,
     progress: Progress = silent,
-    beside: WaysBeside | None = None,
+    background: BackgroundWays | None = None,
 ) -> dict[str, Any]:
     """RAM at three budgets, with time, energy, wear and flash of each; the ways to save; inference; the largest batch.
 
-    `steps`: of an epoch, as `steps_of` says. `beside`: the table of ways, where another process makes it. Raises
+    `steps`: of an epoch, as `steps_of` says. `background`: the table of ways, where another process makes it. Raises
     UsageError for a battery that cannot be read.
     """
     battery_pj, whole = request.battery_pj, Step(graph=known.step, model=known.graph, problem=known.problem)
@@ -149,13 +149,13 @@ def estimate(
     least = known.least()
     ends = {end: _AtEnd(known, end) for end in ENDS}
     budgets = [
-        _budget(name, *found, request, known, ends, steps, battery_pj)
-        for name, found in (
+        _budget(name, *solved, request, known, ends, steps, battery_pj)
+        for name, solved in (
             ("least", least),
             ("good", _good(request.model, known)),
             ("keep-all", (whole, keep_all_solution(known.problem))),
         )
-        if found is not None
+        if solved is not None
     ]
     largest_batch = _largest_batch(request.model, known, progress)
     enough = {"least_whole_bytes": known.least_whole_bytes, "least_bytes": budgets[0]["ram_bytes"]}
@@ -167,11 +167,11 @@ def estimate(
     def rows_here(of_numbers: bool | None) -> list[dict[str, Any]]:
         return list(ways_to_save(asked, known.profile, operators, progress, of_numbers=of_numbers))
 
-    if beside is None or not beside.has_begun:
+    if background is None or not background.has_begun:
         rows = rows_here(None)
     else:
         last = rows_here(True)
-        first = beside.rows()
+        first = background.rows()
         rows = [*(rows_here(False) if first is None else first), *last]
     return {
         "device": request.model.device,
@@ -438,7 +438,7 @@ def _least_above_base(request: SolveRequest, profile: DeviceProfile, step: Step,
     )
     if key not in known:
         clock_s = PATIENCE * WAY_SEARCH_S
-        answer = request.planner(clock_s).search_ram(problem, clock_s, work_limit_s=WAY_SEARCH_S).found
+        answer = request.planner(clock_s).search_ram(problem, clock_s, work_limit_s=WAY_SEARCH_S).result
         needed = keep_all_peak_bytes(problem) if answer.ram_bytes is None else answer.ram_bytes
         streamed = least_streamed(request, step, profile, needed, clock_s, WAY_SEARCH_S)
         known[key] = (needed if streamed is None else streamed[0].problem.budget_bytes) - problem.base_bytes

@@ -304,12 +304,12 @@ def imported_with(solved: Artifact) -> dict[str, Any]:
     }
 
 
-def find_model(solved: Artifact, given: Path | None, directory: Path | None = None) -> Path:
-    """The ONNX file: `given`, else the one that was solved, if it has not changed since. UsageError otherwise."""
-    if given is not None:
-        if not given.is_file():
-            raise UsageError(f"--model {given}: no such file")
-        return given
+def find_model(solved: Artifact, model: Path | None, directory: Path | None = None) -> Path:
+    """The ONNX file: `model`, else the one that was solved, if it has not changed since. UsageError otherwise."""
+    if model is not None:
+        if not model.is_file():
+            raise UsageError(f"--model {model}: no such file")
+        return model
     recorded = solved.summary.get("source") or {}
     typed = str(solved.summary.get("model", ""))
     places = [Path(p) for p in (recorded.get("path"), typed) if p]
@@ -340,10 +340,10 @@ def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> N
 # --- the written file is read again -----------------------------------------------------------------------------------
 
 
-def _require_same(wanted: Graph, staged: Path, source: Path, given: Mapping[str, Any]) -> None:
+def _require_same(wanted: Graph, staged: Path, source: Path, import_options: Mapping[str, Any]) -> None:
     """UnsupportedModelError where the new file, imported again, is not the model that was trained."""
     options = ("rows", "dims", "shapes", "constants", "quantized")
-    reread = frontend.load(staged, **{k: given[k] for k in options if k in given})
+    reread = frontend.load(staged, **{k: import_options[k] for k in options if k in import_options})
     others = differing(wanted, reread)
     if others is None and not _computes_alike(wanted, reread):
         raise UnsupportedModelError(

@@ -77,9 +77,9 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
         if 0 < most <= len(ids):
             raise UsageError(f"--prompt: {len(ids)} tokens, and {named} has a context of {most:,}")
     writer = Writer(graph, str(request.source), short if request.cache else None)
-    tokenizer.require_model(writer.words)
-    if max(ids) >= writer.words:
-        raise UsageError(f"{tokenizer.path}: has token {max(ids):,}; the model knows {writer.words:,}")
+    tokenizer.require_model(writer.vocabulary)
+    if max(ids) >= writer.vocabulary:
+        raise UsageError(f"{tokenizer.path}: has token {max(ids):,}; the model knows {writer.vocabulary:,}")
     random, prompt_tokens, started = np.random.default_rng(request.seed), len(ids), time.perf_counter()
     most, said_by = context if context[0] and context[0] <= writer.length else (writer.length, str(request.source))
     notes = []
@@ -192,7 +192,7 @@ class Writer:
         shape = graph.tensors[self.output].shape
         if len(shape) != 3 or shape[1] != self.length:
             raise UnsupportedModelError(f"{where}: its output {self.output!r} {list(shape)} is no score for each token")
-        self.words = shape[2]
+        self.vocabulary = shape[2]
         self.held: dict[str, Array] = {}
         self.is_causal = False
         self.known = 0  # tokens whose values are in the cache
@@ -203,9 +203,9 @@ class Writer:
         length = short.tensors[self.input].shape[1] if self.input in short.tensors else 0
         if length < 4 or [op.kind for op in short.operators] != [op.kind for op in self.graph.operators]:
             return None
-        ids = list(np.random.default_rng(0).integers(0, self.words, length // 2))
+        ids = list(np.random.default_rng(0).integers(0, self.vocabulary, length // 2))
         texts: list[dict[str, Array]] = []
-        for filler, seen in ((0, len(ids)), (self.words - 1, length)):
+        for filler, seen in ((0, len(ids)), (self.vocabulary - 1, length)):
             values: dict[str, Array] = {}
             self._run(short, self._inputs(short, ids, filler, seen), values.__setitem__)
             texts.append(values)
@@ -222,7 +222,7 @@ class Writer:
             last_scores = self._run(self.graph, inputs, keep)[0, len(ids) - 1]
         self.known = len(ids)
         if not self.is_causal and len(ids) < self.length:
-            other = self._run(self.graph, self._inputs(self.graph, ids, self.words - 1, len(ids)), _drop)
+            other = self._run(self.graph, self._inputs(self.graph, ids, self.vocabulary - 1, len(ids)), _drop)
             if np.abs(last_scores - other[0, len(ids) - 1]).max() > _CAUSAL * np.abs(last_scores).max():
                 raise UnsupportedModelError(f"{self.where}: a token sees those behind it, so no text can be generated")
             self.is_causal = True

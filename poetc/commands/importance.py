@@ -163,7 +163,7 @@ def _options_of_importance(options: TrainingOptions) -> TrainingOptions:
 
 
 def _squares(
-    request: ImportanceRequest, model: ModelRequest, words: str, progress: Progress, note: Progress
+    request: ImportanceRequest, model: ModelRequest, label: str, progress: Progress, note: Progress
 ) -> dict[str, Array]:
     """By trained parameter: the mean of the squared gradients of the batches of the data."""
     options = replace(model.training, optimizer="adagrad", batch_norm="frozen")
@@ -188,7 +188,7 @@ def _squares(
                 raise CheckFailed(f"batch {count + 1}: the loss is {loss}; scale the inputs (--normalize)")
             count += 1
             if count % EVERY == 0:
-                progress(f"{words}: {count} of {total or '?'} batches")
+                progress(f"{label}: {count} of {total or '?'} batches")
         sums = engine.read(list(states.values()))
     if not count:
         raise UsageError(f"{batches.source.where}: yields no batches")

@@ -79,7 +79,7 @@ class _Search:
         if not self.may_fit(batch):
             return False
         problem = self.problem(batch)
-        answer = SolveRequest(model=self.request.model).planner(self.search_s).search_ram(problem, self.search_s).found
+        answer = SolveRequest(model=self.request.model).planner(self.search_s).search_ram(problem, self.search_s).result
         self.needs[batch] = answer.ram_bytes, answer.bound_bytes
         return answer.ram_bytes is not None and answer.ram_bytes <= self.budget_bytes
 

@@ -39,12 +39,12 @@ class _Slice:
 class Plan:
     """How the next token is computed: `slices` by the index of an operator, `whole`: those without.
 
-    `kept`: the tensors that are there whole, of which one place is replaced.
+    `cached`: the tensors that are there whole, of which one place is replaced.
     """
 
     slices: dict[int, _Slice] = field(default_factory=dict)
     whole: set[int] = field(default_factory=set)
-    kept: set[str] = field(default_factory=set)
+    cached: set[str] = field(default_factory=set)
 
     @staticmethod
     def of(graph: Graph, output: str, first: Values, second: Values, count: int, weight: Weight) -> Plan | None:
@@ -52,30 +52,30 @@ class Plan:
 
         `output`: the scores [rows, places, words]. None where those before that place differ: the model looks ahead.
         """
-        return _Finder(graph, first[output].shape[1], first, second, count, weight).found(output)
+        return _Finder(graph, first[output].shape[1], first, second, count, weight).plan_for(output)
 
 
 class _Finder:
     def __init__(self, graph: Graph, length: int, first: Values, second: Values, count: int, weight: Weight) -> None:
         self.graph, self.length, self.count, self.weight = graph, length, count, weight
         self.values, self.second = first, second
-        self.wanted: dict[str, set[int | None]] = {}  # axes along which one place is read; None: all of it
+        self.axes_read: dict[str, set[int | None]] = {}  # axes along which one place is read; None: all of it
 
-    def found(self, output: str) -> Plan | None:
+    def plan_for(self, output: str) -> Plan | None:
         if 1 not in self._fresh(output):
             return None
         plan = Plan()
-        self.wanted[output] = {1}
+        self.axes_read[output] = {1}
         for index in reversed(range(len(self.graph.operators))):
             op = self.graph.operators[index]
-            asked = {n: self.wanted[n] for n in op.outputs if n in self.wanted}
+            asked = {n: self.axes_read[n] for n in op.outputs if n in self.axes_read}
             if not asked:
                 continue
             if not any(self._varies(name) for name in asked):
-                plan.kept.update(asked)
+                plan.cached.update(asked)
                 continue
             self._place(plan, index, op, asked)
-        plan.kept.update(name for name in self.wanted if name in self.graph.inputs)
+        plan.cached.update(name for name in self.axes_read if name in self.graph.inputs)
         return plan
 
     def _place(self, plan: Plan, index: int, op: Operator, asked: Mapping[str, set[int | None]]) -> None:
@@ -84,14 +84,14 @@ class _Finder:
             if way is None:
                 continue
             plan.slices[index] = way
-            plan.kept.update(name for name, how in asked.items() if len(how) > 1 or None in how)
+            plan.cached.update(name for name, how in asked.items() if len(how) > 1 or None in how)
             for name, axis in zip(op.inputs, way.inputs, strict=True):
-                self.wanted.setdefault(name, set()).add(axis)
+                self.axes_read.setdefault(name, set()).add(axis)
             return
         plan.whole.add(index)
-        plan.kept.update(asked)
+        plan.cached.update(asked)
         for name in op.inputs:
-            self.wanted.setdefault(name, set()).add(None)
+            self.axes_read.setdefault(name, set()).add(None)
 
     def _axes_of_outputs(self, op: Operator, asked: Mapping[str, set[int | None]]) -> Iterator[tuple[int | None, ...]]:
         """Along which axis each output may be made place by place: as it is read, or as it is kept."""
@@ -160,17 +160,17 @@ class Cache:
 
     def __init__(self, graph: Graph, plan: Plan, weight: Weight) -> None:
         self.graph, self.plan, self.weight = graph, plan, weight
-        self.kept: dict[str, Array] = {}
+        self.values: dict[str, Array] = {}
 
     def keep(self, name: str, value: Array) -> None:
         """Take over a value of a run of the whole text, if a later token needs it."""
-        if name in self.plan.kept:
-            self.kept[name] = np.array(value)
+        if name in self.plan.cached:
+            self.values[name] = np.array(value)
 
     def scores(self, place: int, inputs: Values, output: str) -> Array:
         """Of the word behind `place`, whose inputs are there whole."""
         now: dict[str, tuple[Array, int]] = {}  # of this place, and its axis
-        self.kept.update(inputs)
+        self.values.update(inputs)
         for index, op in enumerate(self.graph.operators):
             way = self.plan.slices.get(index)
             if way is None and index not in self.plan.whole:
@@ -186,16 +186,16 @@ class Cache:
                 axis = None if way is None else way.outputs[n]
                 if axis is not None:
                     now[name] = array, axis
-                if name in self.plan.kept and axis is not None:
-                    _at(self.kept[name], axis, place)[...] = array
-                elif name in self.plan.kept:
-                    self.kept[name] = array
+                if name in self.plan.cached and axis is not None:
+                    _at(self.values[name], axis, place)[...] = array
+                elif name in self.plan.cached:
+                    self.values[name] = array
         return np.asarray(now[output][0][0, 0])
 
     def _read(self, name: str, axis: int | None, place: int, now: Mapping[str, tuple[Array, int]]) -> Array:
         if name in now and now[name][1] == axis:
             return now[name][0]
-        held = self.kept[name] if name in self.kept else self.weight(name)
+        held = self.values[name] if name in self.values else self.weight(name)
         return _at(held, axis, place)
 
 

@@ -314,7 +314,7 @@ DATA = in_group(
         values=Text(),
         metavar="DATA",
         usual="File, folder or module:function: --help data.",
-        help=f"Data: {', '.join(kind.words for kind in _KINDS)}. Or a function: package.module:function. "
+        help=f"Data: {', '.join(kind.description for kind in _KINDS)}. Or a function: package.module:function. "
         f"FILE:ARRAYS names its arrays: d.npz:x_train,y_train.{_MORE}",
     ),
     *VALIDATION,

@@ -472,7 +472,7 @@ def _least(request: SolveRequest, problem: Problem, offers: Sequence[EncodingSpa
     search_s = min(LONGEST_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
     planner = request.planner(search_s, offers=offers, ways=[ways] if ways else ())
     search = planner.search_ram(problem, search_s)
-    if search.found.ram_bytes is None:
+    if search.result.ram_bytes is None:
         deadline = format_ns(problem.deadline_ns or 0)
         raise InfeasibleError(
             f"--budget {LEAST}: not even keep-all obeys the deadline of {deadline}; allow a longer --deadline"

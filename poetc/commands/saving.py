@@ -180,7 +180,7 @@ def _way(
     search_s = search_time_s(problem, search_s)
     clock_s = PATIENCE * search_s
     search = request.planner(clock_s, offers=offers).search_ram(problem, clock_s, work_limit_s=search_s)
-    whole_bytes, whole = search.found.ram_bytes, Step(graph=step, model=graph, problem=problem)
+    whole_bytes, whole = search.result.ram_bytes, Step(graph=step, model=graph, problem=problem)
     streamed = least_streamed(request, whole, profile, whole_bytes, clock_s, search_s)
     trained = sum(
         step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER

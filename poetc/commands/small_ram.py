@@ -56,16 +56,16 @@ def step_for_budget(
     encoding = replace(planner, reductions=reductions(request.state_mode, offers=offers))
     if not _can_stream(request, step, profile) or encoding.lower_bound_bytes(step.problem) <= step.problem.budget_bytes:
         return step
-    found, least = step, math.inf
+    cheapest, least = step, math.inf
     for ram_bytes in (step.problem.budget_bytes, 0):
-        made = _for_ram(request, step, profile, ram_bytes)
-        if made is None:
+        small = _for_ram(request, step, profile, ram_bytes)
+        if small is None:
             continue
-        streaming = _streaming(request, made, profile)
-        cost = _cost_of_streams(planner, streaming, made.problem)
-        if found is step or cost < least:
-            found, least = replace(made, floor=streaming.floor(made.problem)), cost
-    return found
+        streaming = _streaming(request, small, profile)
+        cost = _cost_of_streams(planner, streaming, small.problem)
+        if cheapest is step or cost < least:
+            cheapest, least = replace(small, floor=streaming.floor(small.problem)), cost
+    return cheapest
 
 
 def _cost_of_streams(planner: Planner, streaming: Streaming, problem: Problem) -> float:
@@ -92,17 +92,17 @@ def least_streamed(
     if not _can_stream(request, step, profile):
         return None
     limit_bytes = math.inf if whole_bytes is None else WORTH_STREAMING * whole_bytes
-    made = _for_ram(request, step, profile, 0)
-    if made is None:
+    small = _for_ram(request, step, profile, 0)
+    if small is None:
         return None
-    floor = _streaming(request, made, profile).floor(made.problem)
+    floor = _streaming(request, small, profile).floor(small.problem)
     if _planner(request).lower_bound_bytes(floor) >= limit_bytes:
         return None
     search = request.planner(search_s).search_ram(floor, search_s, work_limit_s=work_limit_s)
-    if search.found.ram_bytes is None or search.found.ram_bytes >= limit_bytes:
+    if search.result.ram_bytes is None or search.result.ram_bytes >= limit_bytes:
         return None
-    problem = replace(made.problem, budget_bytes=search.found.ram_bytes)
-    return replace(made, problem=problem, floor=search.as_budget().problem), search.as_budget()
+    problem = replace(small.problem, budget_bytes=search.result.ram_bytes)
+    return replace(small, problem=problem, floor=search.as_budget().problem), search.as_budget()
 
 
 def require_time_to_stream(request: SolveRequest, step: Step, profile: DeviceProfile) -> None:
@@ -134,10 +134,10 @@ def in_least_ram(
     """
     clock_s, known = PATIENCE * search_s, failed.details.get("min_budget_bytes")
     budget_bytes, limit_bytes = step.problem.budget_bytes, known if isinstance(known, int) else None
-    found = least_streamed(request, step, profile, None, clock_s, search_s)
-    if found is None:
+    streamed = least_streamed(request, step, profile, None, clock_s, search_s)
+    if streamed is None:
         raise failed
-    least, search = found
+    least, search = streamed
     if least.problem.budget_bytes <= budget_bytes:
         search = search.as_budget(budget_bytes)
         problem = replace(least.problem, budget_bytes=budget_bytes)
@@ -147,10 +147,10 @@ def in_least_ram(
     kind = InfeasibleError if isinstance(failed, InfeasibleError) else LimitError
     why = "no schedule fits in" if kind is InfeasibleError else "no schedule was found for"
     whole_bytes = _planner(request).lower_bound_bytes(step.problem)
-    text = f"{why} {budget_bytes} bytes{within_limits(step.problem)}; {advice(search.problem, search.found)}"
+    text = f"{why} {budget_bytes} bytes{within_limits(step.problem)}; {advice(search.problem, search.result)}"
     text += f" (with operands streamed; without streaming no schedule needs less than {whole_bytes} bytes)"
     text += _streaming(request, least, profile).reasons(least.problem)
-    raise kind(text, details=details(step.problem, search.found))
+    raise kind(text, details=details(step.problem, search.result))
 
 
 def least_bound_bytes(request: SolveRequest, step: Step, profile: DeviceProfile) -> int:
@@ -158,10 +158,12 @@ def least_bound_bytes(request: SolveRequest, step: Step, profile: DeviceProfile)
     whole_bytes = _planner(request).lower_bound_bytes(step.problem)
     if not _can_stream(request, step, profile):
         return whole_bytes
-    made = _for_ram(request, step, profile, 0)
-    if made is None:
+    small = _for_ram(request, step, profile, 0)
+    if small is None:
         return 0  # kernels that need more RAM than those may keep --longest-piece
-    return min(whole_bytes, _planner(request).lower_bound_bytes(_streaming(request, made, profile).floor(made.problem)))
+    return min(
+        whole_bytes, _planner(request).lower_bound_bytes(_streaming(request, small, profile).floor(small.problem))
+    )
 
 
 def _can_stream(request: SolveRequest, step: Step, profile: DeviceProfile) -> bool:
@@ -178,10 +180,10 @@ def _streaming(request: SolveRequest, step: Step, profile: DeviceProfile) -> Str
 
 def _for_ram(request: SolveRequest, step: Step, profile: DeviceProfile, ram_bytes: int) -> Step | None:
     """The same with kernels for so little RAM, in the same limits; None where they exceed --longest-piece."""
-    made, limit = passes.for_small_ram(step.graph, ram_bytes), step.problem
-    problem = problem_of(request, made, profile)
+    graph, limit = passes.for_small_ram(step.graph, ram_bytes), step.problem
+    problem = problem_of(request, graph, profile)
     try:
-        problem = with_short_pieces(request, problem, made, profile)
+        problem = with_short_pieces(request, problem, graph, profile)
     except InfeasibleError:
         return None
     problem = replace(
@@ -193,5 +195,5 @@ def _for_ram(request: SolveRequest, step: Step, profile: DeviceProfile, ram_byte
         paging=limit.paging,
     )
     return Step(
-        graph=made, model=passes.model_for_small_ram(step.model, ram_bytes), problem=problem, made_of=step.whole
+        graph=graph, model=passes.model_for_small_ram(step.model, ram_bytes), problem=problem, made_of=step.whole
     )

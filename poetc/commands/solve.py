@@ -190,7 +190,7 @@ def smallest_budget_known(answer: _Answer, stop_at: float, progress: Progress) -
         return None
     progress("looking for the smallest budget")
     search.least_s = min(LEAST_S, search.least_s)
-    return search.found.ram_bytes
+    return search.result.ram_bytes
 
 
 def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: float) -> dict[str, int]:
@@ -220,11 +220,11 @@ def _solve_read(
     progress: Progress,
     *,
     encodes: bool = True,
-    found: tuple[Step, RamSearch] | None = None,
+    fallback: tuple[Step, RamSearch] | None = None,
 ) -> _Answer:
     """`read`: the model for predictions, its training step, its device, and the problem.
 
-    `encodes`: saved tensors are encoded rather than operands streamed, where a schedule may fit so. `found`: with
+    `encodes`: saved tensors are encoded rather than operands streamed, where a schedule may fit so. `fallback`: with
     streams in the least RAM, where no other schedule was found.
     """
     model, graph, profile, problem = read
@@ -239,8 +239,8 @@ def _solve_read(
     streams_else = False  # where nothing is found with encodings
     if model is not None and graph is not None and profile is not None:
         as_it_is = step = Step(graph=graph, model=model, problem=problem)
-        if found is not None:
-            step, least = found
+        if fallback is not None:
+            step, least = fallback
         elif least is None:
             step = step_for_budget(request, step, profile, offers if encodes else ())
             may_do = step is as_it_is and encodes and bool(offers)
@@ -248,12 +248,12 @@ def _solve_read(
         else:
             progress("looking for the smallest budget with streamed operands")
             search_s = search_share_s(request.options.time_limit_s)
-            step, least = least_streamed(request, step, profile, least.found.ram_bytes, search_s) or (step, least)
+            step, least = least_streamed(request, step, profile, least.result.ram_bytes, search_s) or (step, least)
         if step is not as_it_is:
             graph, problem = step.graph, step.problem
             ways = ways_of(request, problem, graph, profile)
             offers = ()
-            if found is None and least is None and request.longest_piece is None:
+            if fallback is None and least is None and request.longest_piece is None:
                 paging = paging_of(request, profile)
                 offers = tuple(encodings.offers_of(graph, profile, problem, paging, streams=True))
     if step is not None and profile is not None:
@@ -285,8 +285,8 @@ def _solve_read(
             return _solve_read(request, read, stop_at, progress, encodes=False)
         if least is None and step is not None and profile is not None:
             progress("looking for the smallest budget with streamed operands")
-            found = in_least_ram(request, step.whole, profile, search_s, failed)
-            return _solve_read(request, read, stop_at, progress, encodes=encodes, found=found)
+            fallback = in_least_ram(request, step.whole, profile, search_s, failed)
+            return _solve_read(request, read, stop_at, progress, encodes=encodes, fallback=fallback)
         if least is None or request.solver != ENGINE:
             raise
         solution = planner.least_ram_solution(problem, least)
@@ -328,15 +328,15 @@ def _offers_of_ways(
     request: SolveRequest, ways: Mapping[int, Problem], step: TrainingGraph | None, profile: DeviceProfile | None
 ) -> list[EncodingSpace]:
     """Encodings in the ways of using several processors beside the main one alone."""
-    found: list[EncodingSpace] = []
+    spaces: list[EncodingSpace] = []
     for way, problem in ways.items():
         if way != ALONE and step is not None and profile is not None:
 
-            def build(made: TrainingGraph, way: int = way, profile: DeviceProfile = profile) -> Problem:
-                return ways_of(request, problem_of(request, made, profile), made, profile)[way]
+            def build(encoded: TrainingGraph, way: int = way, profile: DeviceProfile = profile) -> Problem:
+                return ways_of(request, problem_of(request, encoded, profile), encoded, profile)[way]
 
-            found += encodings.offers_of(step, profile, problem, paging_of(request, profile), build)
-    return found
+            spaces += encodings.offers_of(step, profile, problem, paging_of(request, profile), build)
+    return spaces
 
 
 def _in_way(problem: Problem, ways: Problems, solution: Solution) -> Problem:
@@ -355,7 +355,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     profile = load_profile(request.model.device)
     steps, keep_all_bytes, notes = steps_by_parts(request, profile, stop_at)
     problems = {count: step.problem for count, step in steps.items()}
-    ways = {c: found for c, step in steps.items() if (found := ways_of(request, step.problem, step.graph, profile))}
+    ways = {c: of_step for c, step in steps.items() if (of_step := ways_of(request, step.problem, step.graph, profile))}
     fastest = min(problems, key=lambda count: shortest_ns(problems[count], ways.get(count, NO_WAYS)))
     require_time(request, problems[fastest], ways.get(fastest, NO_WAYS))
     paging, offers = paging_of(request, profile), list[EncodingSpace]()
@@ -437,7 +437,7 @@ def solve_budgets(
     offers = (*offers, *_offers_of_ways(request, ways, step, profile))
     planner = request.planner(request.options.time_limit_s, progress, offers=offers, ways=[ways] if ways else [])
     points = solve_curve(problems[0], [p.budget_bytes for p in problems], planner)
-    smallest = planner.search_ram(problems[0], LONGEST_SEARCH_S).found.ram_bytes
+    smallest = planner.search_ram(problems[0], LONGEST_SEARCH_S).result.ram_bytes
     answers: list[dict[str, Any] | PoetcError] = []
     for asked, point in zip(problems, points, strict=True):
         if point.solution is None:
@@ -449,8 +449,8 @@ def solve_budgets(
         saved = encodings.summary_of(step, point.solution)
         notes = reporting.choice_notes(asked, point.solution, saved)
         encoded = None if step is None else encodings.encoded_step(step, Saved.option(point.solution))
-        found = (point.solution, encoded, profile, smallest, started, notes, saved)
-        answers.append(summary_of(request, asked, keep_all_bytes, *found))
+        results = (point.solution, encoded, profile, smallest, started, notes, saved)
+        answers.append(summary_of(request, asked, keep_all_bytes, *results))
     return answers
 
 

@@ -38,18 +38,18 @@ def directory_of(out: Path) -> Path:
     return out.with_name(out.name + SUFFIX)
 
 
-def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_options(out: Path, typed: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the training of `out` was begun with.
 
-    Raises UsageError where there is none, and for options in `given` that differ from them, but for those that may
+    Raises UsageError where there is none, and for options in `typed` that differ from them, but for those that may
     change.
     """
     absent = {o.name: o.default for o in OF_KINDS} | {"elastic": False, "sample": None}  # in versions before 0.3
     recorded = {**absent, **_record(directory_of(out))["options"]}
-    given = json.loads(json.dumps(given))
-    begun_with, asked = _resolved(recorded), _resolved({**recorded, **given})
+    typed = json.loads(json.dumps(typed))
+    begun_with, asked = _resolved(recorded), _resolved({**recorded, **typed})
     is_solved = Path(recorded["model"]).is_dir()  # whose rate is in its files
-    for name, value in given.items():
+    for name, value in typed.items():
         if name == "model" or (name in MAY_CHANGE and not (is_solved and name == "learning_rate")):
             recorded[name] = value
         elif name == "processors" and (value, recorded.get(name)) == (AUTO, ""):

@@ -36,14 +36,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`takes`: whether a file or a folder is of this kind. `words`: how messages and the help of --data call it.
+    """`takes`: whether a file or a folder is of this kind. `description`: how messages and the help of --data call it.
 
     `help`: a sentence more of that help. `options`: those that it alone has. `ignores`: the class of targets that count
     for nothing, where its samples have such targets.
     """
 
     name: str
-    words: str
+    description: str
     takes: Callable[[Path], bool]
     read: Callable[[Request], Samples]
     help: str = ""
@@ -65,14 +65,20 @@ def require_used(kind: Kind | None, settings: Settings, source: str) -> None:
     for other in KINDS.values():
         for option in other.options:
             if option not in mine and settings.values.get(option.name) not in (None, "", False):
-                raise UsageError(f"{option.flag} is for {other.words}; {source} holds none")
+                raise UsageError(f"{option.flag} is for {other.description}; {source} holds none")
 
 
-def declare(name: str, words: str, read: Callable[[Request], Samples], *suffixes: str) -> None:
+def declare(name: str, description: str, read: Callable[[Request], Samples], *suffixes: str) -> None:
     """Add a kind of files that end in one of `suffixes`."""
-    KINDS.add(name, Kind(name=name, words=words, takes=lambda path: path.suffix.lower() in suffixes, read=read))
+    KINDS.add(
+        name, Kind(name=name, description=description, takes=lambda path: path.suffix.lower() in suffixes, read=read)
+    )
 
 
-def declare_folder(name: str, words: str, read: Callable[[Request], Samples], takes: Callable[[Path], bool]) -> None:
+def declare_folder(
+    name: str, description: str, read: Callable[[Request], Samples], takes: Callable[[Path], bool]
+) -> None:
     """Add a kind of folders that `takes` knows by their content."""
-    KINDS.add(name, Kind(name=name, words=words, takes=lambda path: path.is_dir() and takes(path), read=read))
+    KINDS.add(
+        name, Kind(name=name, description=description, takes=lambda path: path.is_dir() and takes(path), read=read)
+    )

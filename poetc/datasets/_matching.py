@@ -35,12 +35,12 @@ def parse_selection(text: str, slots: Sequence[Named], source: str) -> dict[str,
     if not text:
         return {}
     chosen: dict[str, str] = {}
-    words = text.split(",")
-    for index, word in enumerate(words):
+    assignments = text.split(",")
+    for index, word in enumerate(assignments):
         name, equals, array = word.partition("=")
         if not equals:
             if index >= len(slots):
-                raise UsageError(f"{source}: {len(words)} arrays are named; the model takes {len(slots)}")
+                raise UsageError(f"{source}: {len(assignments)} arrays are named; the model takes {len(slots)}")
             name, array = slots[index].name, word
         slot = next((s for s in slots if s.name == name), None)
         if slot is None and name == "target" and slots[-1].is_target:
@@ -128,7 +128,7 @@ def _shaped(where: str, name: str, column: Column, slot: Slot) -> Column:
     are_numbers = slot.is_target and slot.dtype is DType.I32 and column.dtype.kind == "f"
     is_larger = are_numbers and len(shape) > len(slot.sample_shape) + 1
     hint = "; numbers for each element of the output need another loss, such as --loss mse" if is_larger else ""
-    raise UsageError(f"{where}: {name} has shape {list(shape)}; needed are {slot.wanted}{hint}")
+    raise UsageError(f"{where}: {name} has shape {list(shape)}; needed are {slot.shape_text}{hint}")
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -75,9 +75,9 @@ def _parse(text: str, slot: Slot) -> Scale:
             raise UsageError(f"--normalize {text}: a range has two different ends")
         scale = (high - low) / (to_high - to_low)
         return Scale(np.float32(low - to_low * scale).reshape(1), np.float32(scale).reshape(1))
-    words = text.split(",")
+    fields = text.split(",")
     try:
-        mean, deviation = ([float(n) for n in word.split("/")] for word in words)
+        mean, deviation = ([float(n) for n in word.split("/")] for word in fields)
     except ValueError:
         raise UsageError(
             f"--normalize {text}: give auto, MEAN,STD (each with / between channels), LOW..HIGH or LOW..HIGH->A..B"

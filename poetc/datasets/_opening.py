@@ -65,7 +65,7 @@ def open_source(
         return samples
     if path.is_dir():
         raise UsageError(f"{option} {path}: is a folder without texts, .npy files and folders of images")
-    known = ", ".join(kind.words for kind in KINDS.values())
+    known = ", ".join(kind.description for kind in KINDS.values())
     raise UsageError(f"{option} {path}: of no kind that is known by its name; give {known}, or module:function")
 
 

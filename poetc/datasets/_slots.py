@@ -49,7 +49,7 @@ class Slot:
         return self.is_target and self.dtype is DType.I32 and self.elements == 1
 
     @property
-    def wanted(self) -> str:
+    def shape_text(self) -> str:
         """The shape that an array of samples must have, in words."""
         return f"[{', '.join(('samples', *map(str, self.sample_shape)))}]"
 

@@ -130,22 +130,22 @@ def _target(
     cells = table[names[0]]
     classes = () if like is None else like.classes
     if target.is_class and (classes or _has_words(cells)):
-        words = [str(cell) for cell in cells]
+        labels = [str(cell) for cell in cells]
         if like is not None and not classes:
-            row = next(row for row, word in enumerate(words) if _has_words([word]))
+            row = next(row for row, word in enumerate(labels) if _has_words([word]))
             raise UsageError(
-                f"{where}: {row_of(row, lines)}, column {names[0]!r}: {printable(words[row])!r} is a word; the targets"
+                f"{where}: {row_of(row, lines)}, column {names[0]!r}: {printable(labels[row])!r} is a word; the targets"
                 f" of {like.where} are numbers"
             )
-        classes = classes or tuple(sorted(set(words)))
+        classes = classes or tuple(sorted(set(labels)))
         numbers = {word: number for number, word in enumerate(classes)}
-        unknown = next((row for row, word in enumerate(words) if word not in numbers), None)
+        unknown = next((row for row, word in enumerate(labels) if word not in numbers), None)
         if unknown is not None:
             raise UsageError(
-                f"{where}: {row_of(unknown, lines)}, column {names[0]!r}: {printable(words[unknown])!r} is none of the"
+                f"{where}: {row_of(unknown, lines)}, column {names[0]!r}: {printable(labels[unknown])!r} is none of the"
                 f" classes {', '.join(map(printable, classes))}"
             )
-        return np.array([numbers[word] for word in words], np.int32).reshape(-1, *target.sample_shape), classes
+        return np.array([numbers[word] for word in labels], np.int32).reshape(-1, *target.sample_shape), classes
     parts = [_numbers(where, name, table[name], lines).reshape(len(cells), -1) for name in names]
     return np.concatenate(parts, axis=1).reshape(-1, *target.sample_shape), ()
 

@@ -69,10 +69,12 @@ class Tokenizer:
                         return length, name
         return 0, ""
 
-    def require_model(self, words: int) -> None:
-        """UsageError for a tokenizer with far fewer or more tokens than a model's `words`: that of another model."""
-        if abs(words - self.size) > _PADDED * words:
-            raise UsageError(f"{self.path}: has {self.size:,} tokens, and the model {words:,}: that of another model")
+    def require_model(self, vocabulary: int) -> None:
+        """UsageError for a tokenizer of far fewer or more tokens than a model's `vocabulary`: that of another model."""
+        if abs(vocabulary - self.size) > _PADDED * vocabulary:
+            raise UsageError(
+                f"{self.path}: has {self.size:,} tokens, and the model {vocabulary:,}: that of another model"
+            )
 
     def encode(self, spans: Sequence[Span], *, special: bool = True) -> Encoded:
         """The tokens of the spans, one text, with those that the tokenizer puts around a text where `special`.
@@ -156,9 +158,9 @@ class Tokenizer:
     def _template(self) -> str | None:
         if self._template_file is not None:
             return _text(self._template_file)
-        beside = self.path.with_name(TEMPLATE)
-        if beside.is_file():
-            return _text(beside)
+        path = self.path.with_name(TEMPLATE)
+        if path.is_file():
+            return _text(path)
         template = self._config.get("chat_template")
         if isinstance(template, list):  # several, by name
             named = {e.get("name"): e.get("template") for e in template if isinstance(e, dict)}
@@ -166,8 +168,8 @@ class Tokenizer:
         return template if isinstance(template, str) else None
 
     def _template_name(self) -> str:
-        beside = self.path.with_name(TEMPLATE)
-        return str(self._template_file or (beside if beside.is_file() else self.path.with_name(CONFIG)))
+        path = self.path.with_name(TEMPLATE)
+        return str(self._template_file or (path if path.is_file() else self.path.with_name(CONFIG)))
 
     # --- special tokens -----------------------------------------------------------------------------------------------
 
@@ -179,24 +181,24 @@ class Tokenizer:
                 break
             config = _json(self.path.with_name(other))
             inner = config.get("model", config)
-            found = inner.get(number) if isinstance(inner, dict) else None
-            found = found[0] if isinstance(found, list) and found else found
-            if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
-                return found
+            token = inner.get(number) if isinstance(inner, dict) else None
+            token = token[0] if isinstance(token, list) and token else token
+            if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
+                return token
             word = _content(config.get(name))
         return self._model.token_to_id(word) if word else None
 
 
-def find_tokenizer(given: str | None, model: Path | None) -> Path:
+def find_tokenizer(tokenizer: str | None, model: Path | None) -> Path:
     """tokenizer.json of `--tokenizer`, which may be its folder; else the one beside the model. UsageError."""
-    if given:
-        path = Path(given)
+    if tokenizer:
+        path = Path(tokenizer)
         path = path / TOKENIZER if path.is_dir() else path
         if not exists(path):
-            raise UsageError(f"--tokenizer {given}: does not exist")
+            raise UsageError(f"--tokenizer {tokenizer}: does not exist")
         return path
-    if model is not None and (beside := model.absolute().parent / TOKENIZER).is_file():
-        return beside
+    if model is not None and (neighbour := model.absolute().parent / TOKENIZER).is_file():
+        return neighbour
     where = f" beside {model}" if model is not None else ""
     raise UsageError(f"texts need a tokenizer, and there is no {TOKENIZER}{where}; give --tokenizer FILE")
 

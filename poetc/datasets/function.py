@@ -68,7 +68,7 @@ class BatchFunction:
             array = arrays[slot.name]
             if array.dtype.kind not in "fiub" or array.ndim == 0 or array.shape[1:] != slot.sample_shape:
                 raise UsageError(
-                    f"{where}: {slot.name} has shape {list(array.shape)} of {array.dtype}; needed are {slot.wanted}"
+                    f"{where}: {slot.name} has shape {list(array.shape)} of {array.dtype}; needed are {slot.shape_text}"
                 )
             require_values(
                 array,

@@ -129,7 +129,7 @@ def _layout(path: Path, slot: Slot) -> tuple[int, bool]:
         return shape[0], False
     if len(shape) == 3 and shape[2] in _MODES:
         return shape[2], True
-    raise UsageError(f"{path}: input {slot.name!r} takes {slot.wanted}, which are not images of 1, 3 or 4 channels")
+    raise UsageError(f"{path}: input {slot.name!r} takes {slot.shape_text}, which are not images of 1, 3 or 4 channels")
 
 
 declare_folder("images", "a folder of images by class", read_images, is_image_folder)

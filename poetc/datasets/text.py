@@ -142,7 +142,7 @@ def _places(request: Request) -> tuple[Slot, Slot | None]:
     if targets and (targets[0].elements != length or targets[0].dtype is not DType.I32):
         raise UsageError(
             f"{request.path}: texts give a target for each of the {length} tokens; the loss of this model takes"
-            f" {targets[0].wanted}"
+            f" {targets[0].shape_text}"
         )
     if length < 2:
         raise UsageError(f"{request.path}: the model takes {length} token; give its length with --dim NAME=N")
@@ -171,13 +171,13 @@ def _beside(slot: Slot, segments: Array, masked: bool) -> Column:
         return _Pairs(slot, segments)
     if slot.hides or _MASK.search(slot.name):
         return _shown(slot, segments >= 0).reshape(shape)
-    found = np.zeros((samples, length), np.int32)
+    numbers = np.zeros((samples, length), np.int32)
     if _POSITIONS.search(slot.name):
-        found += np.arange(length, dtype=np.int32)
+        numbers += np.arange(length, dtype=np.int32)
         if masked:
             begins = np.diff(segments, axis=1, prepend=segments[:, :1]) != 0
-            found -= np.maximum.accumulate(np.where(begins, found, 0), axis=1)
-    return found.reshape(shape)
+            numbers -= np.maximum.accumulate(np.where(begins, numbers, 0), axis=1)
+    return numbers.reshape(shape)
 
 
 def _shown(slot: Slot, seen: Array) -> Array:
@@ -283,26 +283,26 @@ class _Reader:
         else:
             self._document(where, _word(where, row, "text"))
 
-    def _ended(self, found: Encoded) -> Encoded:
+    def _ended(self, encoded: Encoded) -> Encoded:
         """With the end token behind it, which is a target too."""
         end = self.tokenizer.end
-        if end is None or (found.ids and found.ids[-1] == end):
-            return found
-        return Encoded([*found.ids, end], [*found.counts, True])
+        if end is None or (encoded.ids and encoded.ids[-1] == end):
+            return encoded
+        return Encoded([*encoded.ids, end], [*encoded.counts, True])
 
-    def _sample(self, where: str, found: Encoded) -> None:
+    def _sample(self, where: str, encoded: Encoded) -> None:
         self.texts += 1
         most = self.length + 1  # the last one is a target alone
-        if len(found.ids) > most:
+        if len(encoded.ids) > most:
             if not self.truncate:
                 raise UsageError(
-                    f"{where}: {len(found.ids):,} tokens; the model takes {self.length:,}: shorten it, give a longer"
+                    f"{where}: {len(encoded.ids):,} tokens; the model takes {self.length:,}: shorten it, give a longer"
                     " sequence, or --truncate"
                 )
             self.cut += 1
-        counting = np.array(found.counts[:most], bool)
+        counting = np.array(encoded.counts[:most], bool)
         if counting[1:].any():
-            self.rows.append((np.array(found.ids[:most], np.int32), counting, np.zeros(len(counting), np.int32)))
+            self.rows.append((np.array(encoded.ids[:most], np.int32), counting, np.zeros(len(counting), np.int32)))
 
     def _document(self, where: str, text: str) -> None:
         if self.mask_prompt:
@@ -376,8 +376,8 @@ def _messages(where: str, value: Any) -> Sequence[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         raise UsageError(f"{where}: 'messages' is no list of messages")
     for number, message in enumerate(value, 1):
-        words = message if isinstance(message, dict) else {}
-        if not (isinstance(words.get("role"), str) and isinstance(words.get("content"), str)):
+        fields = message if isinstance(message, dict) else {}
+        if not (isinstance(fields.get("role"), str) and isinstance(fields.get("content"), str)):
             raise UsageError(f"{where}: message {number} is no object with the texts 'role' and 'content'")
     return value
 
@@ -397,7 +397,7 @@ KINDS.add(
     "text",
     Kind(
         name="text",
-        words="texts (.txt, .jsonl)",
+        description="texts (.txt, .jsonl)",
         takes=_takes,
         read=read_text,
         help="For models of tokens: a .txt, a .jsonl of text, prompt and completion or messages, or a folder of these.",

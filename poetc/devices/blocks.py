@@ -180,18 +180,18 @@ def _spans(axis: Cut) -> set[Span]:
 
 
 def _is_even(span: Span, extent: int, units: int, count: int) -> bool:
-    def seen(block: int) -> tuple[int, int]:
+    def piece_of(block: int) -> tuple[int, int]:
         begin = block * units
         first, last = span.of(begin, begin + units, extent)
         return last - first, begin * span.mul + span.low - first * span.div
 
-    second = seen(1)
-    if second != seen(count - 2):
+    second = piece_of(1)
+    if second != piece_of(count - 2):
         return False
     # Rows grow by as many from block to block, unless an end of the operand is met, which the block at that end tells.
     if units * span.mul % span.div == 0:
         return True
-    return all(seen(k) == second for k in range(2, count - 2))
+    return all(piece_of(k) == second for k in range(2, count - 2))
 
 
 def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None:
@@ -269,10 +269,10 @@ def blocks_of(
         seconds.append(second)
         end += window + second
     blocks: list[Blocks] = []
-    for name, made in kernels_of_blocks(kind, bound, cut, kernels, different).items():
-        if len({k.symbol for k in made}) == 1:
-            at = align(max(k.workspace_bytes for k in made))
-            of_corners = tuple(made[different.index(r)] for r in corners)
+    for name, cut_kernels in kernels_of_blocks(kind, bound, cut, kernels, different).items():
+        if len({k.symbol for k in cut_kernels}) == 1:
+            at = align(max(k.workspace_bytes for k in cut_kernels))
+            of_corners = tuple(cut_kernels[different.index(r)] for r in corners)
             windows = tuple(at + offset for offset in offsets)
             blocks.append(
                 Blocks(name, cut, units, of_corners, tuple(streams), windows, at + end, max(pieces), tuple(seconds))

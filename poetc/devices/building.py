@@ -156,8 +156,8 @@ class _Storages:
         self.roots = view_roots(graph)
         self.operators = tuple(op for op in graph.operators if not spec(op.kind).is_view)
         self.bounds = {op.name: bind(op, graph.tensors) for op in self.operators}
-        self.made = {t for op in self.operators for t in op.outputs}
-        elsewhere = self.made | stored | in_ram
+        self.computed = {t for op in self.operators for t in op.outputs}
+        elsewhere = self.computed | stored | in_ram
         self.flash = {
             name
             for name, tensor in graph.tensors.items()
@@ -180,7 +180,7 @@ class _Storages:
                 name not in replaced
                 and (
                     graph.tensors[name].role.is_state
-                    or (graph.tensors[name].role is Role.CONSTANT and name not in self.made)
+                    or (graph.tensors[name].role is Role.CONSTANT and name not in self.computed)
                 )
             )
         }
@@ -270,7 +270,7 @@ def _variant(kernel: Kernel, cost: Cost, elsewhere: tuple[Elsewhere, ...]) -> Va
 
 def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None, *, waits: bool) -> TensorSpec:
     place: Place = "store" if name in storages.stored else "ram"
-    initial: Place = "" if name in storages.made else place
+    initial: Place = "" if name in storages.computed else place
     final: Place = place if name in storages.final else ""
     size_bytes = storages.size_bytes(name)
     moved = costs.move(size_bytes)

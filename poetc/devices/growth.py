@@ -111,7 +111,7 @@ def forms_of_operator(
     """
     bound, roots = Bound(dict(attributes), inputs, outputs), [str(n) for n in alike]
     kernels = spec(kind).kernels(bound)
-    found: list[Blocks] = []
+    forms: list[Blocks] = []
     for cut in (*spec(kind).cuts(bound), whole(bound)):
         if not fixed.issuperset(cut.tables):
             continue
@@ -150,5 +150,5 @@ def forms_of_operator(
                 chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
                 if (units, chosen.name) not in seen:
                     seen.add((units, chosen.name))
-                    found.append(chosen)
-    return tuple(found)
+                    forms.append(chosen)
+    return tuple(forms)

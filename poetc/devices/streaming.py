@@ -223,33 +223,33 @@ class StreamedAlternatives:
 
     def priced(self, index: int, streamed: frozenset[int], number: int) -> OperatorSpec:
         """The same with its time and energy."""
-        found, blocks = self.alternative(index, streamed, number), self._blocks(index, streamed)
+        alternative, blocks = self.alternative(index, streamed, number), self._blocks(index, streamed)
         key = self._form_of[index, streamed], number
         if key not in self._prices:
             op = self.operators[self.problem.operators[index].name]
             self._prices[key] = self._cost(op, bind(op, self.graph.tensors), blocks[number], self.threads)
-        return _with_price(found, *self._prices[key])
+        return _with_price(alternative, *self._prices[key])
 
     def in_pieces(self, index: int, longest_ns: int) -> OperatorSpec | None:
         """The operator with all operands in RAM, in the cheapest blocks that take no longer, or in the shortest."""
         plain = self.problem.operators[index]
         op = self.operators[plain.name]
         bound, roots = bind(op, self.graph.tensors), self.operands_of(index)
-        found: list[OperatorSpec] = []
+        candidates: list[OperatorSpec] = []
         for cut in spec(op.kind).cuts(bound):
             kernels = spec(op.kind).kernels(bound)
             for units in _smaller_units(cut, unit_steps(bound, cut, (), roots, 1), plain.time_ns / longest_ns):
-                made = blocks_of(op.kind, bound, cut, kernels, (), roots, units, self.block_bytes)
-                if not made:
+                by_kernel = blocks_of(op.kind, bound, cut, kernels, (), roots, units, self.block_bytes)
+                if not by_kernel:
                     continue
-                blocks = made[0]
+                blocks = by_kernel[0]
                 price = self._cost(op, bound, blocks, self.threads)
-                found.append(_with_price(self._operator(plain, roots, blocks), *price))
-                if found[-1].piece_ns <= longest_ns:
+                candidates.append(_with_price(self._operator(plain, roots, blocks), *price))
+                if candidates[-1].piece_ns <= longest_ns:
                     break
         cost = self.problem.objective.cost
         return min(
-            found,
+            candidates,
             key=lambda a: (max(a.piece_ns, longest_ns), cost(a.energy_pj, a.time_ns), a.workspace_bytes),
             default=None,
         )
@@ -476,7 +476,7 @@ class StreamedAlternatives:
 
         All blocks between the first and the last one are alike along an axis, and begin at equal distances.
         """
-        size, found = self.block_bytes, 0
+        size, block_count = self.block_bytes, 0
         extents = [axis.extent for axis in blocks.cut.axes]
         axes = sorted(stream.axes)
         parts = [thirds(extents[a], blocks.units[a]) for a in axes]
@@ -495,8 +495,8 @@ class StreamedAlternatives:
                     distance = stream.pieces(after, extents)[2] - first
                     begins = (begins[:, None] + distance * np.arange(times)).ravel()
             for place, times in zip(*np.unique(begins % size, return_counts=True), strict=True):
-                found += int(times) * touched_blocks(rows, piece, int(place), stream.pitch, size)
-        return found * size
+                block_count += int(times) * touched_blocks(rows, piece, int(place), stream.pitch, size)
+        return block_count * size
 
 
 def _with_price(op: OperatorSpec, cost: Cost, rewritten_bytes: int, piece_ns: int) -> OperatorSpec:
@@ -524,13 +524,13 @@ def _smaller_units(cut: Cut, steps: Sequence[int], parts: float) -> Iterator[tup
         count = 2.0
 
 
-def streamed_problem(problem: Problem, made: dict[int, OperatorSpec]) -> Problem:
+def streamed_problem(problem: Problem, streamed: dict[int, OperatorSpec]) -> Problem:
     """`problem` with streamed operators in place of some of its own, by their index.
 
     State that they read from the store, or write there, lives there between steps. Tensors that they write have no
     place in RAM.
     """
-    operators = tuple(made.get(k, op) for k, op in enumerate(problem.operators))
+    operators = tuple(streamed.get(k, op) for k, op in enumerate(problem.operators))
     tensors = list(problem.tensors)
     written = {t for op in operators for t in op.writes_store}
     successor = {p.input: p.output for op in operators for p in (*op.in_place, *op.replaces) if p.required}

@@ -67,7 +67,7 @@ def switch_bytes(bundle: ProgramBundle, pointer_bytes: int) -> int:
         16 * len(bundle.switches)
         + 5 * pointer_bytes * sum(len(s) for s in instructions)
         + 16 * sum(len(a) for a in absences)
-        + 4 * (pools.words + len(bundle.programs) ** 2 + 1)
+        + 4 * (pools.entries + len(bundle.programs) ** 2 + 1)
         + 7 * pointer_bytes
     )
 

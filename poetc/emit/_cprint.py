@@ -59,8 +59,8 @@ def comment(text: str) -> str:
 _NOT_IN_COMMENTS = r"[^\x20-\x7e]|\\|(?<=\*)/|(?<=/)\*|(?<=\?)\?"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
+def _escaped(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
 
 

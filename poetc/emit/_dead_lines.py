@@ -82,29 +82,29 @@ def without_dead_lines(files: Mapping[str, str], core: Core) -> dict[str, str]:
     facts: Facts = {}
     everything = _defined(_prune(text, {}, None).defined for text in files.values())
     asked = {m for text in files.values() for m in _ASKED.findall(text)}  # whether they are defined
-    pruned: dict[str, _Pruned] = {}
+    stripped: dict[str, _Pruned] = {}
     for _ in range(_ROUNDS):
-        pruned = {name: _prune(text, facts, absent) for name, text in files.items()}
-        left = _defined(p.defined for p in pruned.values())
-        known: Facts = dict.fromkeys(everything.keys() - left.keys() - _GIVEN)
-        certain = set().union(*(p.certain for p in pruned.values()))
+        stripped = {name: _prune(text, facts, absent) for name, text in files.items()}
+        remaining = _defined(p.defined for p in stripped.values())
+        known: Facts = dict.fromkeys(everything.keys() - remaining.keys() - _GIVEN)
+        certain = set().union(*(p.certain for p in stripped.values()))
         for name in certain - asked - _GIVEN:
-            value, *others = left[name]
+            value, *others = remaining[name]
             if value is not None and not others:
                 known[name] = value
         if known == facts:
             break
         facts = known
-    return _included({name: p.text for name, p in pruned.items()})
+    return _included({name: p.text for name, p in stripped.items()})
 
 
 def _included(files: dict[str, str]) -> dict[str, str]:
     while True:
-        wanted = {Path(path).name for text in files.values() for path in _INCLUDE.findall(text)}
-        kept = {n: t for n, t in files.items() if not _KERNEL_HEADER.search(n) or Path(n).name in wanted}
-        if len(kept) == len(files):
+        included = {Path(path).name for text in files.values() for path in _INCLUDE.findall(text)}
+        reachable = {n: t for n, t in files.items() if not _KERNEL_HEADER.search(n) or Path(n).name in included}
+        if len(reachable) == len(files):
             return files
-        files = kept
+        files = reachable
 
 
 def _defined(several: Iterable[Mapping[str, set[int | None]]]) -> dict[str, set[int | None]]:
@@ -183,7 +183,7 @@ def _part(
 
 def _value(expression: str, facts: Facts, absent: re.Pattern[str] | None) -> int | None:
     """0, 1, or None where the facts do not decide it."""
-    words: list[str] = []
+    tokens: list[str] = []
     at = 0
     while at < len(expression):
         match = _TOKEN.match(expression, at)
@@ -194,17 +194,17 @@ def _value(expression: str, facts: Facts, absent: re.Pattern[str] | None) -> int
         name = asked or match[4]
         if name:
             if (absent is not None and absent.fullmatch(name)) or (name in facts and facts[name] is None):
-                words.append("0")
+                tokens.append("0")
             elif name in facts:
-                words.append("1" if asked else str(facts[name]))
+                tokens.append("1" if asked else str(facts[name]))
             else:
-                words.append("X")
+                tokens.append("X")
         elif match[3]:
-            words.append(match[3])
+            tokens.append(match[3])
         elif match[5]:
-            words.append(_OPERATORS.get(match[5], match[5]))
+            tokens.append(_OPERATORS.get(match[5], match[5]))
     try:
-        return _evaluate(ast.parse(" ".join(words).strip(), mode="eval").body)
+        return _evaluate(ast.parse(" ".join(tokens).strip(), mode="eval").body)
     except SyntaxError:
         return None
 

@@ -46,7 +46,7 @@ class Sections:
     banks: tuple[BankSection, ...] = ()
 
     @classmethod
-    def parse(cls, words: Iterable[str], banks: Sequence[str] = ()) -> Sections:
+    def parse(cls, assignments: Iterable[str], banks: Sequence[str] = ()) -> Sections:
         """The sections that `arena=.axi_sram` and the like name; for `banks`, `axi=.axi_sram@0x24001000`, too.
 
         UsageError for another key, a name that no linker takes, a second one.
@@ -54,7 +54,7 @@ class Sections:
         known = [f.name for f in fields(cls) if f.name != "banks"] + list(banks)
         names: dict[str, str] = {}
         addresses: dict[str, int] = {}
-        for word in words:
+        for word in assignments:
             key, _, name = word.partition("=")
             if key in banks and "@" in name:
                 name, _, address = name.partition("@")

@@ -39,7 +39,7 @@ class Pools:
     floats: Pool[str] = field(default_factory=Pool)
 
     @property
-    def words(self) -> int:
+    def entries(self) -> int:
         """Entries of all three tables, 4 bytes each."""
         return len(self.refs.items) + len(self.ints.items) + len(self.floats.items)
 

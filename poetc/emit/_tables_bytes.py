@@ -20,7 +20,7 @@ def tables_bytes(module: Module, pointer_bytes: int, *, queues: bool = False) ->
     names = sum(align(len(b.name.encode()) + 1, pointer_bytes) for b in inputs)
     return (
         5 * pointer_bytes * len(main.instructions)
-        + 4 * pools.words
+        + 4 * pools.entries
         + 12 * len(main.pages)
         + 4 * sum(page.image for page in main.pages)
         + 16 * len(main.absences)

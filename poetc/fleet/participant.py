@@ -110,7 +110,7 @@ class Participant:
         `first`: the number of the weight's first element in the whole update.
         """
         after = weight.from_session(self.session.state_dict(list(weight.state_names)))
-        quantized = quantizer.words_in_c(self.session.library, after, before, first)
+        quantized = quantizer.codes_in_c(self.session.library, after, before, first)
         return quantizer.masked_in_c(self.session.library, quantized, terms).reshape(weight.shape)
 
     def measure_peak(self) -> int:

@@ -83,13 +83,13 @@ def _say(error: Exception) -> None:
     print(f"poetc relay: {error}", file=sys.stderr, flush=True)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Serve until it is stopped; 2 for a wrong call."""
     parser = argparse.ArgumentParser(prog="python -m poetc.fleet.relay", description=__doc__)
     parser.add_argument("line", metavar="LINE", help="of the board, as a gateway takes it: /dev/ttyACM0")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where gateways call")
     parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="the shared key, 16 to 4,096 bytes")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     try:
         key = read_key(arguments.key)
         with listen(arguments.listen) as server:

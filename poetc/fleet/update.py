@@ -75,7 +75,7 @@ class Quantizer:
         """The structure `poetc_update` as a board with little-endian numbers of 32 bits has it."""
         return bytes(self._c)
 
-    def words(self, after: Array, before: Array | None = None, first: int = 0) -> Array:
+    def codes(self, after: Array, before: Array | None = None, first: int = 0) -> Array:
         """The words of an update, in numpy. `first`: the number of its first element in the whole update."""
         numbers = after.reshape(-1).astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -96,7 +96,7 @@ class Quantizer:
         result: Array = (np.clip(whole.astype(np.int64) + up, -half, half) + half).astype(np.uint32)
         return result
 
-    def words_in_c(self, library: Library, after: Array, before: Array | None = None, first: int = 0) -> Array:
+    def codes_in_c(self, library: Library, after: Array, before: Array | None = None, first: int = 0) -> Array:
         """The same by the C of an emitted library."""
         now = np.ascontiguousarray(after, np.float32).reshape(-1)
         then = None if before is None else np.ascontiguousarray(before, np.float32).reshape(-1)
@@ -115,9 +115,9 @@ class Quantizer:
             raise CheckFailed("the update holds a number that is not finite: the training diverged")
         return quantized
 
-    def masked_in_c(self, library: Library, words: Array, terms: Array) -> Array:
+    def masked_in_c(self, library: Library, codes: Array, terms: Array) -> Array:
         """The words with the terms of a mask added, by the C of an emitted library."""
-        result = np.ascontiguousarray(words, np.uint32).copy()
+        result = np.ascontiguousarray(codes, np.uint32).copy()
         mask = np.ascontiguousarray(terms, np.uint32).reshape(-1)
         library.dll.poetc_update_add(
             ctypes.c_void_p(result.ctypes.data),
@@ -127,6 +127,6 @@ class Quantizer:
         )
         return result
 
-    def numbers(self, words: Array, clients: int = 1) -> Array:
+    def numbers(self, codes: Array, clients: int = 1) -> Array:
         """The sum of the clients' numbers, from the sum of their words without masks."""
-        return np.asarray(words, np.float64) * (2 * self.clip / self.range) - clients * self.clip
+        return np.asarray(codes, np.float64) * (2 * self.clip / self.range) - clients * self.clip

@@ -71,7 +71,7 @@ class _Body:
         array, name = widened(array), self._fresh(tensor.name)
         weight = is_float(array.dtype) and array.size > 1
         origin = Origin(tensor.name, "initializer", array.dtype.name)
-        self.c.values[name] = Value(name, array.shape, array.dtype, array, weight=weight, given=True, origin=origin)
+        self.c.values[name] = Value(name, array.shape, array.dtype, array, weight=weight, in_file=True, origin=origin)
         return name
 
     def bind(self, value: Value, name: str) -> str:
@@ -90,11 +90,11 @@ class _Body:
             for name, v in zip(names, values, strict=True)
         ]
 
-    def step(self, given: Sequence[str], suffix: str) -> list[str]:
+    def step(self, operands: Sequence[str], suffix: str) -> list[str]:
         """The names of the body's outputs when its inputs are these values."""
-        if len(given) != len(self.inputs):
-            raise Malformed(f"its body has {len(self.inputs)} inputs, not {len(given)}")
-        names = {**self.shared, **dict(zip(self.inputs, given, strict=True))}
+        if len(operands) != len(self.inputs):
+            raise Malformed(f"its body has {len(self.inputs)} inputs, not {len(operands)}")
+        names = {**self.shared, **dict(zip(self.inputs, operands, strict=True))}
         self._translate(self.each, names, suffix)
         return [names.get(o.name, o.name) for o in self.graph.output]
 

@@ -144,7 +144,7 @@ class _Restoring:
         self.graph = graph
         self.initializers = {t.name: t for t in graph.initializer}
         self.makers = makers(graph)
-        self.taken = {*self.initializers, *(i.name for i in graph.input), *(o for n in graph.node for o in n.output)}
+        self.names = {*self.initializers, *(i.name for i in graph.input), *(o for n in graph.node for o in n.output)}
         self.readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         self.users: dict[str, list[onnx.NodeProto]] = defaultdict(list)  # Origins of tensors that nodes make.
         for node in graph.node:
@@ -156,7 +156,7 @@ class _Restoring:
         self.calls = {id(node): call for node in graph.node if (call := call_of(node)) is not None}
         self.mangled = {mangled(name): name for name in self.initializers}
         self.declared = declared(graph)
-        self.modules = {name.rpartition(".")[0] for name in self.taken if is_module_name(name)}
+        self.modules = {name.rpartition(".")[0] for name in self.names if is_module_name(name)}
         self.modules |= {path[:k] for path in set(self.modules) for k, x in enumerate(path) if x == "."}
         self.prefixes = [(mangled(p) + "_", p) for p in sorted(self.modules, key=len, reverse=True) if p]
         self.result = Exported()
@@ -216,7 +216,7 @@ class _Restoring:
                 continue
             aliases = [node for node, _ in members if node.op_type == "Identity"]
             identities = tuple(node.output[0] for node in aliases)
-            self.taken -= set(identities)
+            self.names -= set(identities)
             copy = onnx.TensorProto()
             copy.CopyFrom(tensor)
             name_of_copy = (
@@ -264,11 +264,11 @@ class _Restoring:
             return self._read_by(call, node, k), True
         return self._likely_owner(name, node, word, node.input[1] if k > 1 else ""), False
 
-    def _likely_owner(self, name: str, node: onnx.NodeProto, word: str, beside: str) -> str:
-        """The most likely name of a parameter: by the module in the node's name, or by the weight `beside` it."""
+    def _likely_owner(self, name: str, node: onnx.NodeProto, word: str, weight: str) -> str:
+        """The most likely name of a parameter: by the module in the node's name, or by the weight `weight` it."""
         path = self._module_path(node.name)
-        if word and node.op_type in _PLAIN and is_module_name(beside) and beside.endswith(".weight"):
-            return mangled(f"{beside.removesuffix('weight')}{word}")
+        if word and node.op_type in _PLAIN and is_module_name(weight) and weight.endswith(".weight"):
+            return mangled(f"{weight.removesuffix('weight')}{word}")
         if path and word:
             return mangled(f"{path}.{word}")
         if path and is_module_name(name) and path != name.rpartition(".")[0]:
@@ -395,7 +395,7 @@ class _Restoring:
         edit = LeftOut(name, result)
         if node.op_type == "MatMul":
             edit = LeftOut(name, result, self._fresh(f"{result}.product"), self._fresh(f"{node.name}.shift"))
-            self.taken.add(edit.product)
+            self.names.add(edit.product)
         self._edit(edit, numpy_helper.from_array(np.zeros(length, np.float32), name))
         self.added.append(name)
 
@@ -424,7 +424,7 @@ class _Restoring:
             shape = self._fresh(f"{name}.shape")
             self._add(numpy_helper.from_array(np.array(array.shape, np.int64), shape))
             repeated = self._fresh(f"{name}.repeated")
-            self.taken.add(repeated)
+            self.names.add(repeated)
             self.graph.node.insert(0, helper.make_node("Expand", [shift, shape], [repeated], name=repeated))
             for node, k in readers:
                 node.input[k] = repeated
@@ -459,7 +459,7 @@ class _Restoring:
                 if call is None and self._is_uniform(self.initializers[copy]):
                     continue
                 turned = self._fresh(f"{copy}.turned")
-                self.taken.add(turned)
+                self.names.add(turned)
                 self.graph.node.insert(0, helper.make_node("Transpose", [table], [turned], name=turned, perm=[1, 0]))
                 node.input[1] = turned
                 self.tied.append(table)
@@ -550,10 +550,10 @@ class _Restoring:
     def _know_initializer(self, tensor: onnx.TensorProto) -> None:
         self.initializers[tensor.name] = tensor
         self.mangled[mangled(tensor.name)] = tensor.name
-        self.taken.add(tensor.name)
+        self.names.add(tensor.name)
 
     def _fresh(self, name: str) -> str:
-        return free_name(name, self.taken)
+        return free_name(name, self.names)
 
 
 def _slot(node: onnx.NodeProto, k: int) -> str:

@@ -32,7 +32,7 @@ class Value:
     array: Array | Fill | Coded | None = None
     tensor: str = ""
     weight: bool = False
-    given: bool = False  # its numbers stand in the file, rather than being computed here
+    in_file: bool = False  # its numbers stand in the file, rather than being computed here
     node: Node | None = None
     sequence: list[Value] = field(default_factory=list)
     is_sequence: bool = False  # which may be empty
@@ -139,7 +139,7 @@ class Importer:
         floats, seen, waiting = set[Value](), {value}, [value]
         while waiting:
             v = waiting.pop()
-            if v.given:
+            if v.in_file:
                 floats |= {v} if v.is_float else set()
                 continue
             inputs = {self.value(i) for i in v.node.inputs if i} if v.node is not None else set()
@@ -180,7 +180,7 @@ class Importer:
 
     def ints(self, value: Value, what: str) -> tuple[int, ...]:
         """A known integer tensor, flattened."""
-        if value.given and isinstance(value.array, Fill):
+        if value.in_file and isinstance(value.array, Fill):
             raise Unsupported(f"{what} ({value.name!r}) is external data whose file is absent")
         array = self.array(value, what)
         if array.dtype.kind not in "iu":
@@ -198,7 +198,7 @@ class Importer:
         """The number of a known one-element value that training cannot change, else None."""
         if value is None or not value.known or value.elements != 1:
             return None
-        if value.weight and (not value.given or value.name in self.trained):
+        if value.weight and (not value.in_file or value.name in self.trained):
             return None
         return float(self.array(value).reshape(-1)[0])
 
@@ -244,7 +244,7 @@ class Importer:
             if not isinstance(held, (Fill, Coded)):
                 held = convert(held, dtype, value.name)
             name = self.builder.fresh(value.name)
-            if not value.given:
+            if not value.in_file:
                 self.computed.add(name)
             value.tensor = self.builder.add_tensor(name, TensorType(value.shape, dtype), Role.CONSTANT, held)
         return value.tensor

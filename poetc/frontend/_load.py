@@ -192,7 +192,7 @@ class _Source:
         self._note_unused("input", [i.name for i in graph.input if i.name not in known and i.name not in read])
         self._note_unused("initializer", [n for n in initializer_names if n not in read])
         used = [t for t in graph.initializer if t.name in read]
-        self.given = known & read
+        self.in_file = known & read
         self.initializers = self._decode(used, path.parent, random_weights)
 
     def _note_unused(self, what: str, names: Sequence[str]) -> None:
@@ -219,7 +219,7 @@ class _Source:
             weight = is_float(dtype) and (math.prod(shape) > 1 or known)
             origin = self.exported.origin(tensor.name, dtype.name)
             held = np.dtype(np.float32) if is_float(dtype) and dtype.itemsize == 2 else dtype
-            result.append(Value(tensor.name, shape, held, array, weight=weight, given=True, origin=origin))
+            result.append(Value(tensor.name, shape, held, array, weight=weight, in_file=True, origin=origin))
         if absent:
             absence = f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent"
             if random_weights is None:
@@ -281,11 +281,11 @@ class _Source:
             outputs[name] = tensor
         if not outputs:
             raise UsageError("no output depends on an input: there is nothing to train")
-        own = {v.tensor for v in c.values.values() if v.tensor and v.given and self.exported.is_parameter(v.name)}
+        own = {v.tensor for v in c.values.values() if v.tensor and v.in_file and self.exported.is_parameter(v.name)}
         declared = {v.tensor for v in c.values.values() if v.tensor and v.name in self.exported.parameters}
         rewriter = Rewriter(c.builder, tuple(outputs.values()), frozenset(own), frozenset(declared))
         rewriter.run(PATTERNS)
-        names = {t: v.name if v.given else n for n, v in reversed(c.values.items()) if (t := v.tensor)}
+        names = {t: v.name if v.in_file else n for n, v in reversed(c.values.items()) if (t := v.tensor)}
         names |= {t: n for n, t in outputs.items()}
         names = _apart(names)
         graph = _frozen(self.name, rewriter, names, tuple(i.name for i in self.inputs), tuple(outputs))
@@ -294,7 +294,7 @@ class _Source:
         _refuse_fixed_parameters(c, graph, names)
         floats = [t for t in graph.tensors.values() if t.dtype is DType.F32 and t.name in graph.values]
         trained = [t.name for t in floats if t.role is Role.PARAMETER]
-        constants = [t.name for t in floats if t.role is Role.CONSTANT and t.name in self.given]
+        constants = [t.name for t in floats if t.role is Role.CONSTANT and t.name in self.in_file]
         notes = names_notes(self.exported, trained, constants)
         graph = fold_constants(replace(graph, notes=(*graph.notes, *notes)))
         origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
@@ -430,7 +430,7 @@ class _Translator:
         if foldable and n.op == "Expand" and c.rebatch is not None:
             self._bind(n, TRANSLATIONS["Expand"](c, n), weights_only=True)
             return
-        if foldable and n.op == "Identity" and inputs[0].given and inputs[0].is_float and not inputs[0].weight:
+        if foldable and n.op == "Identity" and inputs[0].in_file and inputs[0].is_float and not inputs[0].weight:
             self._bind(n, inputs[0])  # a slope of one number remains a parameter
             return
         if foldable and not self._trainable(n, inputs):

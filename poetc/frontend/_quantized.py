@@ -109,7 +109,7 @@ class Floats:
                 self.readers.setdefault(i, []).append(n)
         self.inputs = {i.name for i in model.graph.input}
         self.outputs = {o.name for o in model.graph.output}
-        self.taken = {*self.makers, *self.initializers, *self.inputs, *(n.proto.name for n in self.source)}
+        self.names = {*self.makers, *self.initializers, *self.inputs, *(n.proto.name for n in self.source)}
         self.nodes: list[onnx.NodeProto] = []
         self.fixed = set(self.initializers)  # tensors that do not depend on the model's inputs
         self.numbers: dict[str, Array | None] = {}
@@ -222,8 +222,8 @@ class Floats:
     # --- the new graph ---
 
     def fresh(self, name: str) -> str:
-        free = free_name(name, self.taken)
-        self.taken.add(free)
+        free = free_name(name, self.names)
+        self.names.add(free)
         return free
 
     def add(self, array: Any, name: str) -> str:
@@ -357,7 +357,7 @@ class Floats:
         s, z = (v.reshape(()) if v.size == 1 else v for v in (np.asarray(s), np.asarray(z)))
         return Quantization(s.astype(np.float32), z.astype(np.int64), lowest, highest)
 
-    def given(self, n: Node, tensor: int, scale: int, zero: int, axis: int | None = None) -> str:
+    def real_input(self, n: Node, tensor: int, scale: int, zero: int, axis: int | None = None) -> str:
         """The real numbers of a quantised input of a node: its tensor, scale and zero point by their places.
 
         `axis`: of a constant with one scale for each index along it.

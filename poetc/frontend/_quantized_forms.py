@@ -70,7 +70,7 @@ def dequantize(f: Floats, n: Node) -> None:
         n.proto.domain = ""
         f.keep(n)
         return
-    x = f.given(n, 0, 1, 2)
+    x = f.real_input(n, 0, 1, 2)
     f.emit("Identity", [x], n.outputs[0])
 
 
@@ -93,8 +93,8 @@ def dynamic_quantize(f: Floats, n: Node) -> None:
 
 @form("QLinearConv")
 def convolution(f: Floats, n: Node) -> None:
-    x = f.given(n, 0, 1, 2)
-    w = f.given(n, 3, 4, 5, axis=0)
+    x = f.real_input(n, 0, 1, 2)
+    w = f.real_input(n, 3, 4, 5, axis=0)
     inputs = [x, w]
     if n.has_input(8):
         inputs.append(_bias(f, n, 8, (n.inputs[1], n.inputs[4])))
@@ -129,15 +129,15 @@ def _channels_first(f: Floats, n: Node, op: str, inputs: Sequence[str], **attrib
 
 @form("QLinearMatMul")
 def matmul(f: Floats, n: Node) -> None:
-    a = f.given(n, 0, 1, 2, axis=-2)
-    b = f.given(n, 3, 4, 5, axis=-1)
+    a = f.real_input(n, 0, 1, 2, axis=-2)
+    b = f.real_input(n, 3, 4, 5, axis=-1)
     _bind(f, n, f.emit("MatMul", [a, b]), 6, 7)
 
 
 @form("QGemm")
 def gemm(f: Floats, n: Node) -> None:
-    a = f.given(n, 0, 1, 2)
-    b = f.given(n, 3, 4, 5, axis=0 if n.get_int("transB") else 1)
+    a = f.real_input(n, 0, 1, 2)
+    b = f.real_input(n, 3, 4, 5, axis=0 if n.get_int("transB") else 1)
     alpha = n.get_float("alpha", 1.0)
     inputs = [a, b, *([_bias(f, n, 6, (n.inputs[1], n.inputs[4]), alpha)] if n.has_input(6) else [])]
     if n.has_input(7):
@@ -173,7 +173,7 @@ def _integer_product(f: Floats, n: Node, op: str, axis: int) -> None:
     else:
         scale = np.asarray(_UNIT) if behind is None else _along(f, behind[2] / held.scale, n.inputs[1], axis)
         name = f.add(np.asarray(scale, np.float32), f"{n.inputs[1]}.scale")
-        b = f.given(Node(helper.make_node("", [n.inputs[1], name, _name(n, 3)], [])), 0, 1, 2, axis)
+        b = f.real_input(Node(helper.make_node("", [n.inputs[1], name, _name(n, 3)], [])), 0, 1, 2, axis)
     if behind is not None and n.inputs[1] in f.fixed:
         cast, product, _ = behind
         f.skipped.update((id(cast), id(product)))
@@ -209,15 +209,15 @@ def _along(f: Floats, scale: Array, weight: str, axis: int) -> Array:
 
 @form("MatMulIntegerToFloat")
 def matmul_to_float(f: Floats, n: Node) -> None:
-    a = f.given(n, 0, 2, 4)
-    b = f.given(n, 1, 3, 5, axis=-1)
+    a = f.real_input(n, 0, 2, 4)
+    b = f.real_input(n, 1, 3, 5, axis=-1)
     _with_bias(f, n, f.emit("MatMul", [a, b]), 6)
 
 
 @form("DynamicQuantizeMatMul")
 def dynamic_matmul(f: Floats, n: Node) -> None:
     f.dropped += 1
-    _with_bias(f, n, f.emit("MatMul", [n.inputs[0], f.given(n, 1, 2, 3, axis=-1)]), 4)
+    _with_bias(f, n, f.emit("MatMul", [n.inputs[0], f.real_input(n, 1, 2, 3, axis=-1)]), 4)
 
 
 def _with_bias(f: Floats, n: Node, y: str, index: int) -> None:
@@ -299,19 +299,19 @@ def _unpacked(packed: Array, bits: int) -> Array:
 
 @form("QLinearAdd", "QLinearMul")
 def arithmetic(f: Floats, n: Node) -> None:
-    y = f.emit(n.op.removeprefix("QLinear"), [f.given(n, 0, 1, 2), f.given(n, 3, 4, 5)])
+    y = f.emit(n.op.removeprefix("QLinear"), [f.real_input(n, 0, 1, 2), f.real_input(n, 3, 4, 5)])
     _bind(f, n, y, 6, 7)
 
 
 @form("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax")
 def activation(f: Floats, n: Node) -> None:
-    y = f.emit(n.op.removeprefix("QLinear"), [f.given(n, 0, 1, 2)], **_attributes(n, "opset"))
+    y = f.emit(n.op.removeprefix("QLinear"), [f.real_input(n, 0, 1, 2)], **_attributes(n, "opset"))
     _bind(f, n, y, 3, 4)
 
 
 @form("QLinearAveragePool", "QLinearGlobalAveragePool")
 def average_pool(f: Floats, n: Node) -> None:
-    y = _channels_first(f, n, n.op.removeprefix("QLinear"), [f.given(n, 0, 1, 2)])
+    y = _channels_first(f, n, n.op.removeprefix("QLinear"), [f.real_input(n, 0, 1, 2)])
     _bind(f, n, y, 3, 4)
 
 
@@ -332,13 +332,13 @@ def max_pool(f: Floats, n: Node) -> None:
 def concat(f: Floats, n: Node) -> None:
     if len(n.inputs) < 5 or len(n.inputs) % 3 != 2:
         raise Malformed(f"has {len(n.inputs)} inputs")
-    parts = [f.given(n, k, k + 1, k + 2) for k in range(2, len(n.inputs), 3)]
+    parts = [f.real_input(n, k, k + 1, k + 2) for k in range(2, len(n.inputs), 3)]
     _bind(f, n, f.emit("Concat", parts, **_attributes(n)), 0, 1)
 
 
 @form("QLinearWhere")
 def where(f: Floats, n: Node) -> None:
-    y = f.emit("Where", [n.inputs[0], f.given(n, 1, 2, 3), f.given(n, 4, 5, 6)])
+    y = f.emit("Where", [n.inputs[0], f.real_input(n, 1, 2, 3), f.real_input(n, 4, 5, 6)])
     _bind(f, n, y, 7, 8)
 
 
@@ -398,8 +398,8 @@ def cast(f: Floats, n: Node) -> None:
 
 @form("QAttention")
 def attention(f: Floats, n: Node) -> None:
-    x = f.given(n, 0, 3, 6)
-    w = f.given(n, 1, 4, 7, axis=-1)
+    x = f.real_input(n, 0, 3, 6)
+    w = f.real_input(n, 1, 4, 7, axis=-1)
     inputs = [x, w, _name(n, 2), _name(n, 5), _name(n, 8)]
     node = helper.make_node("Attention", inputs, list(n.outputs), n.proto.name, domain=MICROSOFT, **_attributes(n))
     f.keep(Node(node))
@@ -407,7 +407,7 @@ def attention(f: Floats, n: Node) -> None:
 
 @form("QEmbedLayerNormalization")
 def embedding(f: Floats, n: Node) -> None:
-    tables = [f.given(n, k, k + 6, k + 11) if n.has_input(k) else "" for k in range(2, 7)]
+    tables = [f.real_input(n, k, k + 6, k + 11) if n.has_input(k) else "" for k in range(2, 7)]
     inputs = [n.inputs[0], _name(n, 1), *tables, _name(n, 7)]
     node = helper.make_node(
         "EmbedLayerNormalization", inputs, list(n.outputs), n.proto.name, domain=MICROSOFT, **_attributes(n)
@@ -423,7 +423,7 @@ def lstm(f: Floats, n: Node) -> None:
     for k, scale, zero in ((1, 8, 9), (2, 10, 11)):
         held = f.array(n.inputs[scale])
         axis = 2 if held is not None and held.ndim == 2 and held.shape[0] == 1 else 0
-        weights.append(f.emit("Transpose", [f.given(n, k, scale, zero, axis)], perm=(0, 2, 1)))
+        weights.append(f.emit("Transpose", [f.real_input(n, k, scale, zero, axis)], perm=(0, 2, 1)))
     inputs = [n.inputs[0], *weights, *(_name(n, k) for k in range(3, 8))]
     f.keep(Node(helper.make_node("LSTM", inputs, list(n.outputs), n.proto.name, **_attributes(n))))
 

@@ -96,8 +96,8 @@ def _choices(parts: Array, bits: int, kind: str) -> Iterator[tuple[Array, Array]
     yield scale, np.rint(zero) if kind == "whole" else zero
 
 
-def _scale(found: Array) -> Array:
-    return np.where(found == 0, 1, found).astype(np.float32)
+def _scale(scale: Array) -> Array:
+    return np.where(scale == 0, 1, scale).astype(np.float32)
 
 
 def _nearest(parts: Array, bits: int, choices: list[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:

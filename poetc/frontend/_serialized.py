@@ -74,8 +74,8 @@ def _field_bytes(number: int, size_bytes: int) -> int:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes((*found, value))
+    return bytes((*encoded, value))

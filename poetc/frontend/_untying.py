@@ -74,9 +74,11 @@ def _by_label(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     return {label: nodes[0] for label, nodes in by_label.items() if len(nodes) == 1}
 
 
-def _element(name: str, made: dict[str, onnx.NodeProto], tensors: dict[str, onnx.TensorProto]) -> np.dtype[np.generic]:
+def _element(
+    name: str, producers: dict[str, onnx.NodeProto], tensors: dict[str, onnx.TensorProto]
+) -> np.dtype[np.generic]:
     """The element type of a weight, through the nodes that read it; float32 behind any other."""
-    while name not in tensors and (node := made.get(name)) is not None:
+    while name not in tensors and (node := producers.get(name)) is not None:
         if node.op_type == "Cast":
             return element_dtype(next(a.i for a in node.attribute if a.name == "to"), f"node {node.name}")
         if node.op_type == "DequantizeLinear":

@@ -81,7 +81,7 @@ def constant(n: Node) -> Value:
     plain = is_number and bool((array == 0).all() or (array == 1).all())
     origin = None if plain else Origin(name, "Constant", array.dtype.name)
     weight = is_number and array.size > 1 and not plain
-    return Value(name, array.shape, array.dtype, array, weight=weight, given=not plain, origin=origin)
+    return Value(name, array.shape, array.dtype, array, weight=weight, in_file=not plain, origin=origin)
 
 
 def constant_of_shape(c: Importer, n: Node) -> Value:
@@ -102,7 +102,7 @@ def constant_of_shape(c: Importer, n: Node) -> Value:
     # All zeros or ones are initial states and masks, any other number stands for weights.
     weight = is_float(array.dtype) and math.prod(shape) > 1 and float(number) not in (0.0, 1.0)
     origin = Origin(n.outputs[0], n.op, array.dtype.name) if weight else None
-    return Value(n.outputs[0], shape, array.dtype, held, weight=weight, given=weight, origin=origin)
+    return Value(n.outputs[0], shape, array.dtype, held, weight=weight, in_file=weight, origin=origin)
 
 
 def shape_of(c: Importer, n: Node) -> Value:
@@ -170,12 +170,12 @@ def dequantized(c: Importer, n: Node) -> Value:
         origin = replace(origin, scale=tuple(float(s) for s in scale))
     if isinstance(stored.array, Fill):
         fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
-        value = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
+        value = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, in_file=True, origin=origin)
     elif (codes := None if c.quantized else _codes(c, n, stored)) is not None:
-        value = Value(name, stored.shape, np.dtype(np.float32), codes, weight=True, given=True, origin=origin)
+        value = Value(name, stored.shape, np.dtype(np.float32), codes, weight=True, in_file=True, origin=origin)
     else:
         c.fold(n)
         value = c.values.pop(n.outputs[0])
-        value = replace(value, name=name, weight=value.elements > 1, given=True, origin=origin)
+        value = replace(value, name=name, weight=value.elements > 1, in_file=True, origin=origin)
     c.dequantized[key] = value
     return value

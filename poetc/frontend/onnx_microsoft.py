@@ -28,8 +28,8 @@ _PARAMETERS = {
 }
 
 
-def activated(c: Importer, x: str, activation: str, given: Sequence[float | None]) -> str:
-    """`x` behind the activation that is fused into a layer. `given`: its parameters, None for a default."""
+def activated(c: Importer, x: str, activation: str, parameters: Sequence[float | None]) -> str:
+    """`x` behind the activation that is fused into a layer. `parameters`: its parameters, None for a default."""
     if not activation:
         return x
     if activation in _PLAIN:
@@ -38,7 +38,7 @@ def activated(c: Importer, x: str, activation: str, given: Sequence[float | None
         raise Unsupported(f"the fused activation {activation!r}")
     attributes: dict[str, Attribute] = {}
     for k, (name, default) in enumerate(_PARAMETERS[activation]):
-        value = given[k] if k < len(given) else None
+        value = parameters[k] if k < len(parameters) else None
         attributes[name] = default if value is None else float(value)
     return c.emit1(activation, [x], attributes)
 

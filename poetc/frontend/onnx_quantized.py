@@ -49,9 +49,9 @@ def _codes(c: Importer, n: Node) -> dict[str, Attribute]:
     return {"scale": float(np.float32(scale.reshape(()))), "zero": first}
 
 
-def _along(c: Importer, n: Node, q: Value, given: Value) -> Value:
+def _along(c: Importer, n: Node, q: Value, scale: Value) -> Value:
     """The numbers of a scale or zero point, in a shape that broadcasts with the tensor."""
-    numbers, rank = c.array(given, "the scale").astype(np.float32), len(q.shape)
+    numbers, rank = c.array(scale, "the scale").astype(np.float32), len(q.shape)
     if numbers.size == 1:
         return c.constant(numbers.reshape(()))
     axis = normalize_axis(n.get_int("axis", 1), rank)

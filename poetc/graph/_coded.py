@@ -106,8 +106,8 @@ def encode(values: Array, form: str, block: int = 32) -> Coded:
         with np.errstate(over="ignore"):
             return Coded(form, (rows, depth), np.ascontiguousarray(values.astype(np.float16)).view(np.uint8))
     if form == BF16:
-        words = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        rounded = (words + 0x7FFF + (words >> 16 & 1)) >> 16
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
         return Coded(form, (rows, depth), np.ascontiguousarray(rounded.astype(np.uint16)).view(np.uint8))
     parts = [_encoded(values[part], BITS[form], block) for part in _parts(rows, depth)]
     codes, scales = (np.concatenate(each) if len(parts) > 1 else each[0] for each in zip(*parts, strict=True))

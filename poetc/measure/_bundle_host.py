@@ -205,11 +205,11 @@ def validate_bundle(
     )
 
 
-def _differences(expected: tuple[float, dict[str, bytes]], found: tuple[float, dict[str, bytes]]) -> Iterator[str]:
-    if np.float32(expected[0]).tobytes() != np.float32(found[0]).tobytes():
+def _differences(expected: tuple[float, dict[str, bytes]], actual: tuple[float, dict[str, bytes]]) -> Iterator[str]:
+    if np.float32(expected[0]).tobytes() != np.float32(actual[0]).tobytes():
         yield "the loss differs"
     for name in expected[1]:
-        if found[1].get(name) != expected[1][name]:
+        if actual[1].get(name) != expected[1][name]:
             yield f"{name} differs"
             return
 

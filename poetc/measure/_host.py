@@ -107,33 +107,33 @@ def make_library(sources: Path, *variables: str) -> Path:
     Raises CheckFailed with the compiler's message.
     """
     command, environment = making(sources, variables)
-    done = subprocess.run([*command, LIBRARY], capture_output=True, text=True, env=environment, check=False)
-    if done.returncode != 0 or not (sources / LIBRARY).exists():
+    completed = subprocess.run([*command, LIBRARY], capture_output=True, text=True, env=environment, check=False)
+    if completed.returncode != 0 or not (sources / LIBRARY).exists():
         _require_working(variables)
-        lines = (done.stderr or done.stdout).strip().splitlines()
+        lines = (completed.stderr or completed.stdout).strip().splitlines()
         raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
     return sources / LIBRARY
 
 
 def _require_working(variables: Sequence[str]) -> None:
     """UsageError where the compiler fails at the smallest program, so that the emitted C is not to blame."""
-    words = compiler_words(variables)
+    compiler = compiler_words(variables)
     with tempfile.TemporaryDirectory(prefix="poetc-") as directory:
-        command = [*words, "-c", "-x", "c", "-o", str(Path(directory) / "empty.o"), "-"]
-        done = subprocess.run(
+        command = [*compiler, "-c", "-x", "c", "-o", str(Path(directory) / "empty.o"), "-"]
+        completed = subprocess.run(
             command,
             input="#include <math.h>\n#include <string.h>\nint poetc_no;\n",
             capture_output=True,
             text=True,
             check=False,
         )
-        works = done.returncode == 0 and (Path(directory) / "empty.o").exists()
+        works = completed.returncode == 0 and (Path(directory) / "empty.o").exists()
     if not works:
-        why = " | ".join(telling((done.stderr or done.stdout).strip().splitlines())) or (
-            f"exit code {done.returncode}" if done.returncode else "it writes no object"
+        why = " | ".join(telling((completed.stderr or completed.stdout).strip().splitlines())) or (
+            f"exit code {completed.returncode}" if completed.returncode else "it writes no object"
         )
-        source = "CC=" if words == os.environ.get("CC", "").split() else ""
-        raise UsageError(f"{source}{' '.join(words)} does not compile C: {why}")
+        source = "CC=" if compiler == os.environ.get("CC", "").split() else ""
+        raise UsageError(f"{source}{' '.join(compiler)} does not compile C: {why}")
 
 
 def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -142,21 +142,21 @@ def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str
     if not environment.get("CC", "").strip():
         environment.pop("CC", None)
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
-    words = compiler_words(variables)
-    native = None if Path(words[0]).name == "ccache" else _native_through_ccache(words, environment)
+    compiler = compiler_words(variables)
+    native = None if Path(compiler[0]).name == "ccache" else _native_through_ccache(compiler, environment)
     if native is None:
         return command, environment
-    return [*command, f"CC=ccache {' '.join(words)}"], environment | {
+    return [*command, f"CC=ccache {' '.join(compiler)}"], environment | {
         "CCACHE_NAMESPACE": f"{environment.get('CCACHE_NAMESPACE', '')}{native}"
     }
 
 
-def _native_through_ccache(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
+def _native_through_ccache(compiler: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """A digest of the options behind `-march=native` here: machines may share a cache, and ccache sees that word.
 
     None where ccache is not installed, or stops at a cache that it cannot write.
     """
-    command = ["ccache", *words, "-march=native", "-###", "-S", "-o", os.devnull, "-x", "c", os.devnull]
+    command = ["ccache", *compiler, "-march=native", "-###", "-S", "-o", os.devnull, "-x", "c", os.devnull]
     try:
         told = subprocess.run(command, capture_output=True, env=dict(environment), check=False)
     except OSError:

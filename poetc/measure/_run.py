@@ -289,7 +289,7 @@ def execute(
     losses = log.losses
     if log.resumed + len(losses) != len(batches):
         raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
-    done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
+    counters = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
     measured, bank_bytes, marks, works, cycle_marks = read_counts(counts)
     count = len(program.instructions)
     if firmware.has_processors:
@@ -302,9 +302,9 @@ def execute(
         instructions=_inside(marks, count),
         total_instructions=measured["instructions"],
         cycles=_inside(cycle_marks, count) if "cycles" in measured else 0,
-        page_ins=done["page_ins"],
-        page_outs=done["page_outs"],
-        state=_state(firmware, len(batches), done["sequence"] - (not losses)),  # resuming begins a new run
+        page_ins=counters["page_ins"],
+        page_outs=counters["page_outs"],
+        state=_state(firmware, len(batches), counters["sequence"] - (not losses)),  # resuming begins a new run
         counts=_counts(program, marks, cycle_marks if "cycles" in measured else [0] * len(marks)),
         resumed_step=log.resumed,
         step_ends=tuple(marks[count :: count + 1]),
@@ -408,11 +408,11 @@ class _Log:
 _STEP = re.compile(r"step (\d+)(?: loss \S+)? bits ([0-9a-f]{8})(?: gradients ([0-9a-f]{8}))?$")
 
 
-def _emulate(firmware: Firmware, words: Sequence[str], on_step: OnStep | None) -> _Log:
+def _emulate(firmware: Firmware, command: Sequence[str], on_step: OnStep | None) -> _Log:
     log = _Log()
     lines: list[str] = []
     with subprocess.Popen(
-        words,
+        command,
         cwd=firmware.run_directory,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

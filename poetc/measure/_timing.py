@@ -85,11 +85,11 @@ def compile_observer(directory: Path) -> Path:
     command = [*compiler_words(), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     command += [f"-I{runtime / 'include'}", "-o", str(library), str(source)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise UsageError(f"{command[0]} not found: install a C compiler to measure on this machine") from None
-    if done.returncode:
-        raise CheckFailed(f"the timer does not build: {' | '.join(telling(done.stderr.strip().splitlines()))}")
+    if completed.returncode:
+        raise CheckFailed(f"the timer does not build: {' | '.join(telling(completed.stderr.strip().splitlines()))}")
     return library
 
 

@@ -378,10 +378,10 @@ def _batches(
     if "loss" not in reference:
         raise UsageError(f"{source} has no 'loss'")
     known = program.probes.keys() | _unstored(program).keys()
-    kept = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
+    stored = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
     for what, keys, has in (
         ("compute the gradient of", _named(reference, "grad."), known | set(zero_gradients)),
-        ("keep", _named(reference, "bnmean.") | _named(reference, "bnvar_onnx."), kept),
+        ("keep", _named(reference, "bnmean.") | _named(reference, "bnvar_onnx."), stored),
     ):
         missing = sorted(keys.keys() - has)
         if missing:
@@ -389,9 +389,11 @@ def _batches(
     shapes = {name: operand.type.shape for name, (_, operand) in program.probes.items()}
     shapes |= {b.name: b.operand.type.shape for b in program.state if b.name in _unstored(program)}
     for name, gradient in _named(reference, "grad.").items():
-        found, shape = np.shape(gradient), shapes.get(name)
-        if shape is not None and found != shape:
-            raise UsageError(f"{source} gives 'grad.{name}' in shape {found}, the program computes it in {shape}")
+        reference_shape, shape = np.shape(gradient), shapes.get(name)
+        if shape is not None and reference_shape != shape:
+            raise UsageError(
+                f"{source} gives 'grad.{name}' in shape {reference_shape}, the program computes it in {shape}"
+            )
     return [inputs] * steps
 
 
@@ -436,19 +438,19 @@ class _Digests(dict[str, Array]):
         return self[name].tobytes()
 
 
-def first_difference(found: Recorded, kept: Recorded, program: Program) -> str:
+def first_difference(recorded: Recorded, keep_all: Recorded, program: Program) -> str:
     """The first tensor whose bits differ, and its step; "" where none does.
 
     A gradient that passes through a window is nowhere whole. The weights that it moves show it.
     """
-    for step in range(len(found.losses)):
-        if np.float32(found.losses[step]).tobytes() != np.float32(kept.losses[step]).tobytes():
+    for step in range(len(recorded.losses)):
+        if np.float32(recorded.losses[step]).tobytes() != np.float32(keep_all.losses[step]).tobytes():
             return f"step {step + 1}: the loss"
-        a, b = found.gradients[step], kept.gradients[step]
+        a, b = recorded.gradients[step], keep_all.gradients[step]
         same = a.keys() == b.keys() or (program.has_blocks and a.keys() < b.keys())
-        if not same or found.states[step].keys() != kept.states[step].keys():
+        if not same or recorded.states[step].keys() != keep_all.states[step].keys():
             return f"step {step + 1}: the set of tensors"
-        for what, one, other in (("gradient of", a, b), ("state", found.states[step], kept.states[step])):
+        for what, one, other in (("gradient of", a, b), ("state", recorded.states[step], keep_all.states[step])):
             for name in sorted(one.keys() & other.keys()):
                 if one[name] != other[name]:
                     return f"step {step + 1}: the {what} {name}"
@@ -462,32 +464,32 @@ def _unstored(program: Program) -> dict[str, str]:
 
 
 def unstored_gradients(
-    model: HostModel, batch: Mapping[str, Array], found: MutableMapping[str, Array]
+    model: HostModel, batch: Mapping[str, Array], gradients: MutableMapping[str, Array]
 ) -> MutableMapping[str, Array]:
-    """Into `found` the gradients of a step that no tensor holds, by how far they move the weights.
+    """Into `gradients` the gradients of a step that no tensor holds, by how far they move the weights.
 
-    `found` must copy its arrays. The model is reset afterwards.
+    `gradients` must copy its arrays. The model is reset afterwards.
     """
     if _unstored(model.program):
-        _moved_weights(model, batch, found)
+        _moved_weights(model, batch, gradients)
     model.reset()
-    return found
+    return gradients
 
 
 def _moved_weights(
-    model: HostModel, batch: Mapping[str, Array], found: MutableMapping[str, Array]
+    model: HostModel, batch: Mapping[str, Array], gradients: MutableMapping[str, Array]
 ) -> MutableMapping[str, Array]:
     """The same with a step in any case, and without a reset."""
     moved = _unstored(model.program)
     for name in moved:
-        found[name] = model.held_state(name)
+        gradients[name] = model.held_state(name)
     for rate in set(moved.values()):
         model.set_state(rate, np.array([TELLING_RATE], np.float32))
     model.probes = _Digests()
     model.run(batch)
     for name in moved:
-        found[name] = quotient_of_difference(found[name], model.held_state(name), TELLING_RATE)
-    return found
+        gradients[name] = quotient_of_difference(gradients[name], model.held_state(name), TELLING_RATE)
+    return gradients
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -497,27 +499,27 @@ def _relative(value: float, expected: float, floor: float = 0.0) -> float:
     return abs(value - expected) / max(abs(expected), floor, float(np.finfo(np.float32).tiny))
 
 
-def _error(name: str, quantity: str, found: Array, expected: Array, floor: float) -> TensorError:
-    if found.shape != expected.shape:
-        raise UsageError(f"{name}: shape {found.shape}, the reference has {expected.shape}")
+def _error(name: str, quantity: str, actual: Array, expected: Array, floor: float) -> TensorError:
+    if actual.shape != expected.shape:
+        raise UsageError(f"{name}: shape {actual.shape}, the reference has {expected.shape}")
     scale = max(largest(expected), floor, float(np.finfo(np.float32).tiny))
-    return TensorError(name, quantity, largest_difference(found, expected) / scale, largest(expected))
+    return TensorError(name, quantity, largest_difference(actual, expected) / scale, largest(expected))
 
 
-def _norm_error(name: str, found: Array, expected: Array) -> TensorError:
+def _norm_error(name: str, actual: Array, expected: Array) -> TensorError:
     """The norm of the difference, as a share of the norm of the expected array."""
     size = float(np.linalg.norm(np.asarray(expected, np.float64)))
-    difference = float(np.linalg.norm(np.asarray(found, np.float64) - np.asarray(expected, np.float64)))
+    difference = float(np.linalg.norm(np.asarray(actual, np.float64) - np.asarray(expected, np.float64)))
     return TensorError(name, "gradient", difference / max(size, float(np.finfo(np.float32).tiny)), largest(expected))
 
 
-def _gradient_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
+def _gradient_errors(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
     floor = GRADIENT_FLOOR * max((largest(g) for g in expected.values()), default=0.0)
-    return [_error(n, "gradient", found[n], expected[n], floor) for n in sorted(expected)]
+    return [_error(n, "gradient", actual[n], expected[n], floor) for n in sorted(expected)]
 
 
-def _statistic_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
-    return [_error(n, "statistic", found[n], expected[n], 0.0) for n in sorted(expected)]
+def _statistic_errors(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
+    return [_error(n, "statistic", actual[n], expected[n], 0.0) for n in sorted(expected)]
 
 
 def _reference_errors(

@@ -26,9 +26,11 @@ def kernels_of_blocks(
         own = spec(kind)
         bound = [{k.name: k for k in own.kernels(own.block(op, cut, ranges))} for ranges in blocks]
         for kernel in kernels:
-            made = [b[kernel.name] for b in bound if kernel.name in b and b[kernel.name].repeats == kernel.repeats]
-            if len(made) == len(blocks):
-                kernels_by_name[kernel.name] = tuple(made)
+            bound_kernels = [
+                b[kernel.name] for b in bound if kernel.name in b and b[kernel.name].repeats == kernel.repeats
+            ]
+            if len(bound_kernels) == len(blocks):
+                kernels_by_name[kernel.name] = tuple(bound_kernels)
         return kernels_by_name
     along = [_along(cut, ranges) for ranges in blocks]
     for kernel in kernels:
@@ -40,12 +42,12 @@ def kernels_of_blocks(
 
 def _along(cut: Cut, ranges: Sequence[Range]) -> list[tuple[str, Block]]:
     """The name of each axis and the block along it."""
-    found = []
+    blocks = []
     for axis, (begin, end) in zip(cut.axes, ranges, strict=True):
         banded = next((n for n, p in enumerate(axis.parts) if p is not None and p.span is not None), None)
         first, last = (begin, end) if banded is None else axis.span(banded).of(begin, end, axis.extent)
-        found.append((axis.name, Block(begin, end, axis.extent, first, last)))
-    return found
+        blocks.append((axis.name, Block(begin, end, axis.extent, first, last)))
+    return blocks
 
 
 def _cut(kernel: Kernel, axes: Sequence[tuple[str, Block]]) -> Kernel | None:

@@ -184,16 +184,16 @@ def runs(extents: Sequence[int], patterns: Sequence[Hashable]) -> list[tuple[int
 
     An axis of length 1 with any pattern ends no run.
     """
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     before: Hashable = None
     for axis, (n, pattern) in enumerate(zip(extents, patterns, strict=True)):
         if n == 1 and pattern is not None:
             continue
         if pattern is not None:
             is_next = pattern == before
-            found[-1:] = [(found[-1][0], axis)] if is_next else [*found[-1:], (axis, axis)]
+            spans[-1:] = [(spans[-1][0], axis)] if is_next else [*spans[-1:], (axis, axis)]
         before = pattern
-    return found
+    return spans
 
 
 def on_runs(op: Bound, every: Sequence[Sequence[Axes]]) -> tuple[Cut, ...]:
@@ -206,8 +206,8 @@ def on_runs(op: Bound, every: Sequence[Sequence[Axes]]) -> tuple[Cut, ...]:
 def untouched(op: Bound, axes: Collection[int]) -> tuple[Cut, ...]:
     """The cuts along the first two runs of `axes` of any length. All operands have them alike."""
     shape = op.outputs[0].shape
-    found = runs(shape, [True if a in axes else None for a in range(len(shape))])
-    return on_runs(op, [[run] * (len(op.inputs) + len(op.outputs)) for run in found[:2]])
+    spans = runs(shape, [True if a in axes else None for a in range(len(shape))])
+    return on_runs(op, [[run] * (len(op.inputs) + len(op.outputs)) for run in spans[:2]])
 
 
 def broadcast(op: Bound) -> tuple[Cut, ...]:
@@ -219,9 +219,9 @@ def broadcast(op: Bound) -> tuple[Cut, ...]:
         return axis >= lead[n] and op.inputs[n].shape[axis - lead[n]] > 1
 
     numbers = range(len(op.inputs))
-    found = runs(shape, [tuple(has(n, axis) for n in numbers) for axis in range(len(shape))])[:2]
-    own = [[(a - lead[n], b - lead[n]) if has(n, a) else None for n in numbers] for a, b in found]
-    return on_runs(op, [[*axes, run] for axes, run in zip(own, found, strict=True)])
+    spans = runs(shape, [tuple(has(n, axis) for n in numbers) for axis in range(len(shape))])[:2]
+    own = [[(a - lead[n], b - lead[n]) if has(n, a) else None for n in numbers] for a, b in spans]
+    return on_runs(op, [[*axes, run] for axes, run in zip(own, spans, strict=True)])
 
 
 def crossed(op: Bound, first: Cut, second: Cut) -> tuple[Cut, ...]:

@@ -32,11 +32,11 @@ def product(a: Any, b: Any, terms: int = TERMS, rounded: Callable[[Any], Any] = 
 
 def evaluate(kind: str, op: Bound, inputs: Sequence[Any], product: Product = product) -> tuple[Any, ...] | None:
     """The results of the operator `op` of such a kind on f32 arrays; None for a kind without sums of products."""
-    found = _SUMS.get(kind)
-    if found is None:
+    sums = _SUMS.get(kind)
+    if sums is None:
         return None
     with np.errstate(all="ignore"):
-        return (found(op, product, *inputs),)
+        return (sums(op, product, *inputs),)
 
 
 def _conv(op: Bound, product: Product, x: Any, w: Any, bias: Any = None) -> Any:
@@ -61,8 +61,8 @@ def _grad_input(op: Bound, product: Product, gy: Any, w: Any) -> Any:
     rows = places(height, kh, sh, top, dh, gy.shape[2])
     columns = places(width, kw, sw, left, dw, gy.shape[3])
     padded = np.pad(gy, ((0, 0), (0, 0), (0, 1), (0, 1)))
-    found = padded[:, :, rows[:, None, :, None], columns[None, :, None, :]]  # [n, o, kh, kw, height, width]
-    b = found.reshape(n, group, -1, height * width)
+    taps = padded[:, :, rows[:, None, :, None], columns[None, :, None, :]]  # [n, o, kh, kw, height, width]
+    b = taps.reshape(n, group, -1, height * width)
     a = w.reshape(group, w.shape[0] // group, w.shape[1], kh * kw).transpose(0, 2, 1, 3)
     return product(a.reshape(1, group, w.shape[1], -1), b).reshape(gx.shape)
 

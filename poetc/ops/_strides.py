@@ -86,7 +86,7 @@ def view_steps(shape: Ints, steps: Ints, new_shape: Ints) -> Ints | None:
     return None if runs else tuple(reversed(result))
 
 
-def seen(tensor: Any, view: Ints, sizes: Ints) -> Any:
+def strided_view(tensor: Any, view: Ints, sizes: Ints) -> Any:
     """The view (first element, steps) of a contiguous array, which shares its elements."""
     item = tensor.dtype.itemsize
     return np.lib.stride_tricks.as_strided(tensor.reshape(-1)[view[0] :], sizes, [item * step for step in view[1:]])

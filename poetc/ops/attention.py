@@ -24,7 +24,7 @@ from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import WHOLE, Cut, Part, Range, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
-from poetc.ops._strides import seen
+from poetc.ops._strides import strided_view
 from poetc.ops.matmul import MatMul
 
 BLOCK_TERMS = 64  # of a sum, where the product apart would not pack
@@ -130,9 +130,9 @@ class _Attention(OpSpec):
         """Queries, keys and values as [batch, groups, times, rows, size], shares, and the slope of the cap."""
         s = _sizes(op)
         lead = (s.batch, s.groups)
-        q = seen(inputs[0], (0, *op.get_ints("q"), 1), (*lead, s.times, s.queries, s.size))
+        q = strided_view(inputs[0], (0, *op.get_ints("q"), 1), (*lead, s.times, s.queries, s.size))
         k, v = (
-            seen(inputs[i], (0, *op.get_ints(name), 1), (*lead, s.keys, size))[:, :, None]
+            strided_view(inputs[i], (0, *op.get_ints(name), 1), (*lead, s.keys, size))[:, :, None]
             for i, name, size in ((1, "k", s.size), (2, "v", s.width))
         )
         dtype = q.dtype.type
@@ -142,7 +142,7 @@ class _Attention(OpSpec):
             turned = np.tanh(scores * dtype(inner))
             scores, slope = turned * dtype(outer), dtype(outer) * (1 - turned) * (1 + turned) * dtype(inner)
         if _mask(op) is not None:
-            mask = seen(inputs[-1], (0, *op.get_ints("mask")), scores.shape)
+            mask = strided_view(inputs[-1], (0, *op.get_ints("mask")), scores.shape)
             if mask.dtype == np.uint8:
                 scores = np.where(mask != 0, scores, dtype(op.get_float("hides")))
             else:
@@ -325,7 +325,7 @@ class Attention(_Attention):
         *_, v, shares, _ = self.parts(op, inputs)
         result = np.empty(op.get_ints("shape"), v.dtype)
         y = np.matmul(shares, v)
-        seen(result, (0, *op.get_ints("y"), 1), y.shape)[...] = y
+        strided_view(result, (0, *op.get_ints("y"), 1), y.shape)[...] = y
         return (result,)
 
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
@@ -347,7 +347,7 @@ class AttentionGrad(_Attention):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         q, k, v, shares, slope = self.parts(op, inputs)
         s, alpha = _sizes(op), q.dtype.type(op.get_float("alpha", 1.0))
-        gy = seen(inputs[3], (0, *op.get_ints("y"), 1), (*q.shape[:4], s.width))
+        gy = strided_view(inputs[3], (0, *op.get_ints("y"), 1), (*q.shape[:4], s.width))
         by_share = np.matmul(gy, v.swapaxes(-1, -2))
         by_score = shares * (by_share - (by_share * shares).sum(axis=-1, keepdims=True))
         if slope is not None:
@@ -361,6 +361,6 @@ class AttentionGrad(_Attention):
         for operand, name, gradient, wanted in zip(inputs, "qkv", gradients, _wants(op), strict=False):
             if wanted:
                 whole = np.zeros_like(operand)
-                seen(whole, (0, *op.get_ints(name), 1), gradient.shape)[...] = gradient
+                strided_view(whole, (0, *op.get_ints(name), 1), gradient.shape)[...] = gradient
                 results.append(whole)
         return tuple(results)

@@ -45,18 +45,18 @@ class FewBitsOf(Elements):
     is_narrow: bool  # the result is of bf16
 
 
-def rounded(a: Any, low: int, mantissa: int, largest: float, words: Any = None) -> Any:
-    """Magnitudes on the grid, in f32; halves go to the even number. `words`: random ones of 32 bits, or None."""
+def rounded(a: Any, low: int, mantissa: int, largest: float, random_bits: Any = None) -> Any:
+    """Magnitudes on the grid, in f32; halves go to the even number. `random_bits`: random ones of 32 bits, or None."""
     a = np.minimum(a, _LARGEST)
     _, exponent = np.frexp(a)
     k = np.maximum(exponent - 1, low)
     v = np.minimum(np.ldexp(a, mantissa - k), np.float32(2.0**24))
     whole = np.floor(v)
     rest = v - whole
-    if words is None:
+    if random_bits is None:
         up = (rest > np.float32(0.5)) | ((rest == np.float32(0.5)) & (np.fmod(whole, 2) == 1))
     else:
-        up = (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24) < rest
+        up = (random_bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24) < rest
     rounded = np.ldexp((whole + up).astype(np.float32), k - mantissa)
     return np.minimum(rounded, np.float32(largest))
 

@@ -16,7 +16,7 @@ from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import WHOLE, Cut, Part, Range, along, crossed, in_window, on_axis, runs, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
-from poetc.ops._strides import collapse, seen
+from poetc.ops._strides import collapse, strided_view
 
 
 def _dims(op: Bound) -> tuple[int, int, int, bool, bool]:
@@ -123,13 +123,13 @@ class MatMul(OpSpec):
         a, b, *bias = op.inputs
         m, n, _, trans_a, trans_b = _dims(op)
         (y,) = op.outputs
-        found = _by_matrices(op)
+        matrices = _by_matrices(op)
         if math.prod(b.shape[:-2]) != 1:
-            return found
+            return matrices
         of_b, of_y = along(b, len(b.shape) - (2 if trans_b else 1)), along(y, len(y.shape) - 1)
         columns = Cut("columns", n, (None, of_b, *(along(t, 0) for t in bias), of_y))
-        if found:
-            return crossed(op, found[0], columns)
+        if matrices:
+            return crossed(op, matrices[0], columns)
         of_a, of_y = along(a, len(a.shape) - (1 if trans_a else 2)), along(y, len(y.shape) - 2)
         return crossed(op, columns, Cut("rows", m, (of_a, None, *(None for _ in bias), of_y)))
 
@@ -139,10 +139,10 @@ def _by_matrices(op: Bound) -> tuple[Cut, ...]:
     batch = op.outputs[0].shape[:-2]
     operands = [x.shape[:-2] for x in op.inputs[:2]]
     padded = [(1,) * (len(batch) - len(x)) + x for x in operands]
-    found = runs(batch, [tuple(x[axis] > 1 for x in padded) for axis in range(len(batch))])
-    if not found:
+    spans = runs(batch, [tuple(x[axis] > 1 for x in padded) for axis in range(len(batch))])
+    if not spans:
         return ()
-    first, last = found[0]
+    first, last = spans[0]
     lead = [len(batch) - len(x) for x in operands]
     axes = [(first - k, last - k) if x[first] > 1 else None for k, x in zip(lead, padded, strict=True)]
     return on_axis(op, "matrices", [*axes, *(None for _ in op.inputs[2:]), (first, last)], binds=False)
@@ -181,13 +181,13 @@ class MatMulOfViews(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         *batch, m, n, k = op.get_ints("sizes")
-        a = seen(inputs[0], op.get_ints("a"), (*batch, m, k))
-        y = np.matmul(a, seen(inputs[1], op.get_ints("b"), (*batch, k, n)))
+        a = strided_view(inputs[0], op.get_ints("a"), (*batch, m, k))
+        y = np.matmul(a, strided_view(inputs[1], op.get_ints("b"), (*batch, k, n)))
         alpha = op.get_float("alpha", 1.0)
         if alpha != 1.0:
             y = y * y.dtype.type(alpha)
         result = np.empty(op.get_ints("shape"), y.dtype)
-        seen(result, op.get_ints("y"), (*batch, m, n))[...] = y + inputs[2] if len(inputs) > 2 else y
+        strided_view(result, op.get_ints("y"), (*batch, m, n))[...] = y + inputs[2] if len(inputs) > 2 else y
         return (result,)
 
     def work(self, op: Bound) -> Work:
@@ -212,7 +212,7 @@ class MatMulOfViews(OpSpec):
 
         A block of a sum has `terms` terms in every kernel.
         """
-        found: list[Cut] = []
+        cuts: list[Cut] = []
         sizes, types = op.get_ints("sizes"), (*op.inputs[:2], *op.outputs)
         for name, axis in _view_axes(sizes):
             parts: list[Part | None] = []
@@ -225,8 +225,8 @@ class MatMulOfViews(OpSpec):
             except ValueError:
                 continue
             bias = [along(t, 0) if name == "columns" else None for t in op.inputs[2:]]
-            found.append(Cut(name, sizes[axis], (*parts[:2], *bias, parts[2]), binds=True))
-        return tuple(found)
+            cuts.append(Cut(name, sizes[axis], (*parts[:2], *bias, parts[2]), binds=True))
+        return tuple(cuts)
 
     def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
         """With its own sizes, and steps within windows."""

@@ -90,11 +90,11 @@ class Reduction(OpSpec):
         """Along the first axes that stay. A block keeps the loops of the whole reduction."""
         shape = op.inputs[0].shape
         axes = axes_of(op, len(shape))
-        found = runs(shape, [None if a in axes and n > 1 else True for a, n in enumerate(shape)])
-        if not found:
+        spans = runs(shape, [None if a in axes and n > 1 else True for a, n in enumerate(shape)])
+        if not spans:
             return ()
-        first, last = found[0]
-        lost = [0 if op.attributes.get("keepdims", True) else sum(a < axis for a in axes) for axis in found[0]]
+        first, last = spans[0]
+        lost = [0 if op.attributes.get("keepdims", True) else sum(a < axis for a in axes) for axis in spans[0]]
         return on_axis(op, KEPT, [(first, last), (first - lost[0], last - lost[1])], binds=False)
 
     def kernel(self, op: Bound) -> Kernel:

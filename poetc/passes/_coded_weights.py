@@ -144,8 +144,8 @@ class _Coding:
             return op.attributes.get("axis", 0) == 0
         return op.kind != "MatMul" or not op.attributes.get("trans_a")
 
-    def _put(self, name: str, found: tuple[Coded, bool]) -> None:
-        codes, turned = found
+    def _put(self, name: str, coded: tuple[Coded, bool]) -> None:
+        codes, turned = coded
         rows, depth = codes.shape
         parts = {"codes": codes.codes, "scales": codes.scales, "zeros": codes.zeros}
         operands = []

@@ -59,13 +59,13 @@ class _Movement(Indexed):
         }
 
     def run(self) -> TrainingGraph:
-        made: dict[str, Operator] = {}
-        while not self._settle(made):
+        rewritten: dict[str, Operator] = {}
+        while not self._settle(rewritten):
             pass
         gone = self.read | {op.name for op in self.written.values()}
         if not gone:
             return self.graph
-        operators = [made.get(op.name, op) for op in self.graph.operators if op.name not in gone]
+        operators = [rewritten.get(op.name, op) for op in self.graph.operators if op.name not in gone]
         needed = {t for op in operators if not spec(op.kind).is_view for t in op.inputs} | self.results
         kept: list[Operator] = []
         for op in reversed(operators):  # views that nothing reads any more go too
@@ -76,32 +76,34 @@ class _Movement(Indexed):
         tensors = {name: t for name, t in self.tensors.items() if name in outputs or name not in self.maker}
         return replace(self.graph, operators=tuple(reversed(kept)), tensors=tensors)
 
-    def _settle(self, made: dict[str, Operator]) -> bool:
-        """One round: the products as they would be go to `made`. False: something stays after all, look again.
+    def _settle(self, rewritten: dict[str, Operator]) -> bool:
+        """One round: the products as they would be go to `rewritten`. False: something stays after all, look again.
 
-        Those of earlier rounds that nothing changed are in `made` already.
+        Those of earlier rounds that nothing changed are in `rewritten` already.
         """
         for op in self.products:
-            if op.name in made:
+            if op.name in rewritten:
                 continue
-            found = self._of_views(op)
-            if found is None:
+            product = self._of_views(op)
+            if product is None:
                 before = set(self.read)
                 self._stay(op)
-                self._forget(made, before)
+                self._forget(rewritten, before)
                 return False
-            made[op.name] = found
+            rewritten[op.name] = product
         before = set(self.read)
-        self.read -= {op.name for op in self.graph.operators if op.name in self.read and not self._may_go(op, made)}
-        self._forget(made, before)
+        self.read -= {
+            op.name for op in self.graph.operators if op.name in self.read and not self._may_go(op, rewritten)
+        }
+        self._forget(rewritten, before)
         return self.read == before
 
-    def _forget(self, made: dict[str, Operator], before: set[str]) -> None:
+    def _forget(self, rewritten: dict[str, Operator], before: set[str]) -> None:
         """Drop the products that see an operand through an operator that now stays; all where one may go after all."""
         now, self.read = self.read, before
         for op in self.products:
             if now - before or any(mover.name not in now for t in op.inputs[:2] for mover in self._movers(t)):
-                made.pop(op.name, None)
+                rewritten.pop(op.name, None)
         self.read = now
 
     def _stay(self, product: Operator) -> None:
@@ -218,7 +220,7 @@ class _Movement(Indexed):
             return None
         return new if operator_bytes(new, self.tensors, self.roots) <= self.most_bytes else None
 
-    def _may_go(self, mover: Operator, made: dict[str, Operator]) -> bool:
+    def _may_go(self, mover: Operator, rewritten: dict[str, Operator]) -> bool:
         """Whether only products read the result of `mover`, and its source may be kept for them."""
         last, waiting = -1, list(mover.outputs)
         while waiting:
@@ -228,7 +230,7 @@ class _Movement(Indexed):
             for op in self.readers[tensor]:
                 if op.name in self.read or spec(op.kind).is_view:
                     waiting += op.outputs
-                elif op.name in made and tensor not in op.inputs[2:]:
+                elif op.name in rewritten and tensor not in op.inputs[2:]:
                     last = max(last, self.place[op.name])
                 else:
                     return False

@@ -72,7 +72,7 @@ class _Comparison:
         self.least_bytes = {choice: reduction.least_bytes(p, planner) for choice, p in self.fixed.items()}
         self.least = {choice: planner.inner.least_cost(p) for choice, p in self.fixed.items()}
         self.best: Solution | None = None
-        self.found: dict[Any, Solution] = {}
+        self.solutions: dict[Any, Solution] = {}
         self.errors: list[PoetcError] = []
         self.solved = 0
 
@@ -116,7 +116,7 @@ class _Comparison:
 
     def _rival(self) -> Any:
         """The option with the lowest middle between its bound and its cost so far, a guess at its cost in the end."""
-        return min(self.found, key=lambda c: self.found[c].cost + self.found[c].proof.bound)
+        return min(self.solutions, key=lambda c: self.solutions[c].cost + self.solutions[c].proof.bound)
 
     def _hopeless(self) -> set[Any]:
         """Options for which nothing fits.
@@ -142,7 +142,7 @@ class _Comparison:
             reduction.record(choice, None, least, "no time was left")
             return
         try:
-            found = self._solved(
+            solution = self._solved(
                 choice,
                 time_limit_s=max(seconds, ALTERNATIVES.least_share * options.time_limit_s),
                 work_limit_s=work_share * options.work_limit_s,
@@ -152,21 +152,21 @@ class _Comparison:
             reduction.record(choice, None, least, DOES_NOT_FIT if proven else NOTHING_FOUND)
             self.errors.append(error)
             return
-        self._take(choice, found)
+        self._take(choice, solution)
 
-    def _take(self, choice: Any, found: Solution) -> None:
-        self._record(choice, found)
-        self.found[choice] = found
-        if self.best is None or found.cost < self.best.cost or choice == self.reduction.option(self.best):
-            self.best = found
+    def _take(self, choice: Any, solution: Solution) -> None:
+        self._record(choice, solution)
+        self.solutions[choice] = solution
+        if self.best is None or solution.cost < self.best.cost or choice == self.reduction.option(self.best):
+            self.best = solution
 
     def _solved(self, choice: Any, **limits: Any) -> Solution:
         inner = self.reduction.inner(self.problem, choice, self.planner).having(self.reduction, choice)
         solution = inner.part(**limits).solve(self.fixed[choice])
         return self.reduction.restore(self.problem, choice, solution)
 
-    def _record(self, choice: Any, found: Solution) -> None:
-        proof = found.proof
+    def _record(self, choice: Any, solution: Solution) -> None:
+        proof = solution.proof
         self.reduction.record(choice, proof.objective, proof.bound, proof.status.value)
 
     def _again(self, choice: Any, seconds: float, work_limit_s: float) -> None:
@@ -176,7 +176,7 @@ class _Comparison:
         self.planner.progress(f"{self.reduction.option_words(choice)} again")
         with suppress(InfeasibleError, LimitError):
             again = self._solved(choice, time_limit_s=seconds, work_limit_s=work_limit_s)
-            self._take(choice, better_of(self.found[choice], again))
+            self._take(choice, better_of(self.solutions[choice], again))
 
 
 def better_of(known: Solution, again: Solution) -> Solution:

@@ -110,17 +110,17 @@ class _InBanks:
             left_s = self.planner.left_s
             if left_s <= 0.02 * self.limit_s:
                 break
-            found = self._for_ram(budget_bytes, min(left_s, BANK.first_share * self.limit_s / 2), required=False)
-            if found is not None:
-                self._take(found)
+            solution = self._for_ram(budget_bytes, min(left_s, BANK.first_share * self.limit_s / 2), required=False)
+            if solution is not None:
+                self._take(solution)
         budget_bytes = first.problem.base_bytes + first.plan.arena_bytes
         for _ in range(BANK.tightenings):
             if self.best is not None or self.planner.left_s < -BANK.late * self.limit_s:
                 break
             budget_bytes = int(budget_bytes * BANK.tighter)
-            found = self._for_ram(budget_bytes, 0.05 * self.limit_s, required=False)
-            if found is not None:
-                self._take(found)
+            solution = self._for_ram(budget_bytes, 0.05 * self.limit_s, required=False)
+            if solution is not None:
+                self._take(solution)
         if self.best is None:
             sizes = ", ".join(f"{b.name}={b.budget_bytes}" for b in problem.banks)
             raise LimitError(
@@ -172,17 +172,17 @@ class _InBanks:
                 )
                 if placed is None:
                     break
-                found, plan = self._packed(problem, schedule, placed, plain.proof)
-                if found is None or plan is None:
+                packed, plan = self._packed(problem, schedule, placed, plain.proof)
+                if packed is None or plan is None:
                     break
-                if self.best is not None and found.proof.objective >= self.best.cost:
+                if self.best is not None and packed.proof.objective >= self.best.cost:
                     return
                 excess = [
                     use.arena_bytes + (problem.base_bytes if k == 0 else 0) - bank.budget_bytes
                     for k, (use, bank) in enumerate(zip(plan.banks, problem.banks, strict=True))
                 ]
                 if max(excess) <= 0:
-                    placed_here = Solution(problem=problem, schedule=found, plan=plan, choices=plain.choices)
+                    placed_here = Solution(problem=problem, schedule=packed, plan=plan, choices=plain.choices)
                     self.best = placed_here.with_choice(Banks.name, placed.banks)
                     return
                 rooms = [room - max(0, over) for room, over in zip(rooms, excess, strict=True)]

@@ -51,7 +51,7 @@ def solve_curve(
     work_share = min(1.0, CURVE.at_once * CURVE.cost / max(1, len(order)))
     curve = _Curve(problem, planner, work_share * options.work_limit_s)
     if known is not None:
-        curve.found.append(_Found(known.problem.budget_bytes, known))
+        curve.points.append(_Found(known.problem.budget_bytes, known))
     stop_at = time.monotonic() + options.time_limit_s * min(CURVE.cost, len(order))
     for left, budget in zip(range(len(order), 0, -1), order, strict=True):
         planner.progress(f"{len(order) - left + 1} of {len(order)} budgets")
@@ -77,7 +77,7 @@ def visiting_order(budgets: Sequence[int]) -> list[int]:
 class _Curve:
     def __init__(self, problem: Problem, planner: Planner, work_limit_s: float) -> None:
         self.problem, self.planner, self.work_limit_s = problem, planner, work_limit_s
-        self.found: list[_Found] = []
+        self.points: list[_Found] = []
         self.errors: dict[int, PoetcError] = {}
         self.seconds: dict[int, float] = {}
 
@@ -91,7 +91,7 @@ class _Curve:
         started = time.monotonic()
         try:
             part = self.planner.part(time_limit_s, work_limit_s=self.work_limit_s)
-            self.found.append(_Found(budget, part.solve(replace(self.problem, budget_bytes=budget))))
+            self.points.append(_Found(budget, part.solve(replace(self.problem, budget_bytes=budget))))
         except (InfeasibleError, LimitError) as error:
             self.errors[budget] = error
         self.seconds[budget] = time.monotonic() - started
@@ -100,7 +100,7 @@ class _Curve:
         """The cheapest solution that fits, wherever it was found."""
         fits = [
             f
-            for f in self.found
+            for f in self.points
             if ram_bytes(f.solution.problem, f.solution.plan) <= budget
             and (f.budget_bytes <= budget or _fits(f.solution, budget))
         ]
@@ -114,7 +114,7 @@ class _Curve:
         schedule = cheapest.solution.schedule
         cost = schedule.proof.objective
         bound, scope, method = min(self.planner.least_cost(self.problem), cost), everything(), "every operator once"
-        for other in self.found:
+        for other in self.points:
             proof = other.solution.proof
             if other.budget_bytes >= budget and bound < proof.bound and bound_holds(other.solution, cheapest.solution):
                 bound, scope = min(proof.bound, cost), proof.scope

@@ -70,7 +70,7 @@ def programs(
     profile: DeviceProfile,
     problem: Problem,
     training: Program,
-    found: InferencePlan,
+    planned: InferencePlan,
 ) -> tuple[Program, Program]:
     """The model's, and the same with the loss of `step` (evaluation).
 
@@ -78,15 +78,15 @@ def programs(
     """
     evaluation = code_model(evaluation_of(inference, step), step)
     inference = code_model(inference, step)
-    if found.schedule is None or found.plan is None:
+    if planned.schedule is None or planned.plan is None:
         infer = _keeping_all(inference, profile, problem, training, "infer")
         return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
-    if found.problem is None or not _has_loss(found.problem):
-        alone = found.problem or _as_planned(alone_problem(inference, profile, problem), found.plan)
-        infer = lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
+    if planned.problem is None or not _has_loss(planned.problem):
+        alone = planned.problem or _as_planned(alone_problem(inference, profile, problem), planned.plan)
+        infer = lower_inference(inference, alone, planned.schedule, planned.plan, training, around=True)
         return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
     evaluate = lower_inference(
-        evaluation, found.problem, found.schedule, found.plan, training, name="evaluate", around=True
+        evaluation, planned.problem, planned.schedule, planned.plan, training, name="evaluate", around=True
     )
     infer = without_loss(evaluate)
     alone = alone_problem(inference, profile, problem)

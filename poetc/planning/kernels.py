@@ -69,9 +69,9 @@ class Kernels(Reduction[Kernel]):
     def usual(self, problem: Problem) -> Problem:
         return fastest(problem)
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Kernel]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Kernel]:
         """The choice of the solution, or the least workspace; then the fastest."""
-        yield least_workspace(problem) if found is None else kernels_of(problem, found.problem)
+        yield least_workspace(problem) if incumbent is None else kernels_of(problem, incumbent.problem)
         yield (0,) * len(problem.operators)
 
     def fix(self, problem: Problem, choice: Kernel) -> Problem:
@@ -209,14 +209,14 @@ class _OpenKernels:
                 continue
             cost = math.inf if best is None else best.cost
             left_s = max(KERNEL.chosen_share * planner.left_s, _floor_s(limit_s))
-            found, failed = self._in_order(first, fixed, left_s, cost)
+            solution, failed = self._in_order(first, fixed, left_s, cost)
             error = error or _of_some_kernels(problem, failed)
-            if found is not None:
-                found = self._realised(found)
-            if found is not None and found.cost < cost:
-                best = found
+            if solution is not None:
+                solution = self._realised(solution)
+            if solution is not None and solution.cost < cost:
+                best = solution
         if best is None:
-            smallest = self.smallest_ram.found
+            smallest = self.smallest_ram.result
             if smallest.ram_bytes is None or smallest.ram_bytes > problem.budget_bytes:
                 assert error is not None
                 raise error
@@ -246,8 +246,8 @@ class _OpenKernels:
     ) -> tuple[Solution | None, InfeasibleError | LimitError | None]:
         """Under the order of `first`, about which its bound is."""
         order = None if first is None else first_executions(first.schedule.actions)
-        found, error = self._solved(in_order(problem, order), limit_s, to_beat, first is not None)
-        return None if found is None else with_own_order(order, found), error
+        solution, error = self._solved(in_order(problem, order), limit_s, to_beat, first is not None)
+        return None if solution is None else with_own_order(order, solution), error
 
     def _realised(self, solution: Solution) -> Solution | None:
         """With the fastest kernels that it has room for; None if that is too late."""

@@ -23,7 +23,7 @@ class MicroBatches(Alternatives[int]):
 
     def __init__(self, problems: Mapping[int, Problem]) -> None:
         self.problems = dict(problems)
-        self.tried: dict[int, OptionResult] = {}
+        self.results: dict[int, OptionResult] = {}
 
     def is_open(self, problem: Problem) -> bool:
         return len(self.problems) > 1
@@ -36,7 +36,7 @@ class MicroBatches(Alternatives[int]):
         """The batch in as few parts as there are."""
         return self.problems[min(self.problems)]
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[int]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[int]:
         """Where keep-all fits first, since that costs nothing to find out; then by the cost of computing once."""
 
         def promise(count: int) -> tuple[bool, int, int]:
@@ -50,10 +50,10 @@ class MicroBatches(Alternatives[int]):
 
     @classmethod
     def note(cls, asked: Problem, solution: Solution) -> str:
-        tried = solution.tried
-        if not tried:
+        results = solution.results
+        if not results:
             return ""
-        if len(tried) == 1 and tried[0].count == 1:
+        if len(results) == 1 and results[0].count == 1:
             why = "batch-norm needs it whole, it fits as it is, or it has no divisor"
             return f"micro-batches: the batch is not split ({why})"
         show = functools.partial(format_cost, asked.objective)
@@ -61,7 +61,7 @@ class MicroBatches(Alternatives[int]):
             f"{t.count}: {t.outcome}"
             if t.cost is None
             else f"{t.count}: {show(t.cost)} ({t.outcome}, bound {show(min(t.least, t.cost))})"
-            for t in tried
+            for t in results
         )
         return f"micro-batches tried: {'; '.join(parts)}; the bound of the answer is the lowest of these"
 
@@ -69,11 +69,11 @@ class MicroBatches(Alternatives[int]):
         return f"{choice} micro-batches"
 
     def record(self, choice: int, cost: int | None, least: int, outcome: str) -> None:
-        self.tried[choice] = OptionResult(choice, cost, least, outcome)
+        self.results[choice] = OptionResult(choice, cost, least, outcome)
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
-        self.tried.clear()
+        self.results.clear()
         best = self.cheapest(problem, planner)
-        possible = (t.least for t in self.tried.values() if t.outcome != DOES_NOT_FIT)
+        possible = (t.least for t in self.results.values() if t.outcome != DOES_NOT_FIT)
         best = with_lowest_bound(best, possible, planner.options.gap)
-        return replace(best, tried=tuple(self.tried[count] for count in sorted(self.tried)))
+        return replace(best, results=tuple(self.results[count] for count in sorted(self.results)))

@@ -66,10 +66,10 @@ class Overlap(Reduction[int]):
         return prices_waiting(problem)
 
     def fix(self, problem: Problem, choice: int) -> Problem:
-        made = at_share(problem, choice)
-        if made is None:
+        priced = at_share(problem, choice)
+        if priced is None:
             raise ScheduleError(None, "waiting costs more than working")
-        return made
+        return priced
 
     def relax(self, problem: Problem) -> Problem:
         """Where waiting costs nothing."""
@@ -98,7 +98,7 @@ class Overlap(Reduction[int]):
         if self.one_share:
             return best
         best = self._with_bound_by_phases(problem, best, planner)
-        tried = {share}
+        shares = {share}
         for part in OVERLAP.parts:
             if best.proof.gap() <= planner.options.gap or planner.left_s <= 0:
                 break
@@ -106,10 +106,10 @@ class Overlap(Reduction[int]):
                 low, share = share, high
             else:
                 high, share = share, low
-            share = (low + high) // 2 if share in tried else share  # the other end first
-            if share in tried or at_share(problem, share) is None:
+            share = (low + high) // 2 if share in shares else share  # the other end first
+            if share in shares or at_share(problem, share) is None:
                 break
-            tried.add(share)
+            shares.add(share)
             try:
                 solution = self._solved(problem, share, planner, part)
             except (InfeasibleError, LimitError):
@@ -155,14 +155,14 @@ class Overlap(Reduction[int]):
         return _in_model_order(asked, order, solution, inner)
 
 
-def _in_model_order(asked: Problem, order: tuple[int, ...], found: Solution, planner: Planner) -> Solution:
-    """A solution of `asked` out of `found`, which is one of the same problem with its operators in `order`."""
-    found = planner.recall(asked, with_own_order(order, found))
-    kernels = found.proof.scope.choice(Kernels.name)
+def _in_model_order(asked: Problem, order: tuple[int, ...], solved: Solution, planner: Planner) -> Solution:
+    """A solution of `asked` out of `solved`, which is one of the same problem with its operators in `order`."""
+    solved = planner.recall(asked, with_own_order(order, solved))
+    kernels = solved.proof.scope.choice(Kernels.name)
     if kernels is None or kernels is ANY:
-        return found
+        return solved
     own = dict(zip(order, kernels, strict=True))
-    return found.with_scope(found.proof.scope.with_choice(Kernels.name, (own[k] for k in range(len(own)))))
+    return solved.with_scope(solved.proof.scope.with_choice(Kernels.name, (own[k] for k in range(len(own)))))
 
 
 def _issued_ahead(known: Solution, stop_at: float) -> Solution | None:
@@ -176,9 +176,9 @@ def _issued_ahead(known: Solution, stop_at: float) -> Solution | None:
     return replace(known, schedule=with_waiting(problem, schedule), plan=plan)
 
 
-def _better(known: Solution, found: Solution) -> Solution:
+def _better(known: Solution, solved: Solution) -> Solution:
     """The cheaper one, with the higher bound of both where it holds."""
-    best, other = (found, known) if found.cost < known.cost else (known, found)
+    best, other = (solved, known) if solved.cost < known.cost else (known, solved)
     if other.proof.bound <= best.proof.bound or not bound_holds(other, best):
         return best
     bound = min(other.proof.bound, best.cost)
@@ -202,13 +202,13 @@ def _waits(solution: Solution) -> bool:
 def _at_prices_of(problem: Problem, solved: Problem) -> Problem:
     """`solved`, made from a problem of `at_share`, at the prices of `problem`."""
 
-    def operator(asked: OperatorSpec, made: OperatorSpec) -> OperatorSpec:
+    def operator(asked: OperatorSpec, priced: OperatorSpec) -> OperatorSpec:
         kernel: OperatorSpec | Variant = asked
         for variant in asked.low_workspace:
-            if (variant.kernel, variant.workspace_bytes) == (made.kernel, made.workspace_bytes):
+            if (variant.kernel, variant.workspace_bytes) == (priced.kernel, priced.workspace_bytes):
                 kernel = variant
-        variants = asked.low_workspace if made.low_workspace else ()
-        return replace(made, energy_pj=kernel.energy_pj, time_ns=kernel.time_ns, low_workspace=variants)
+        variants = asked.low_workspace if priced.low_workspace else ()
+        return replace(priced, energy_pj=kernel.energy_pj, time_ns=kernel.time_ns, low_workspace=variants)
 
     return replace(
         solved,

@@ -33,22 +33,22 @@ class Piece:
 def longest_piece(problem: Problem, schedule: Schedule | None = None) -> Piece:
     """Of a schedule; without one, of operators that run once each."""
     if schedule is None:
-        found = [_of_operator(op, 0) for op in problem.operators]
+        pieces = [_of_operator(op, 0) for op in problem.operators]
     else:
-        found = []
+        pieces = []
         for action in schedule.actions:
             if isinstance(action, Compute):
-                found.append(_of_operator(problem.operators[action.operator], action.processor))
+                pieces.append(_of_operator(problem.operators[action.operator], action.processor))
             elif isinstance(action, PageOut):
                 tensor = problem.tensors[action.tensor]
-                found.append(Piece(tensor.name, "page-out", tensor.page_out_ns))
+                pieces.append(Piece(tensor.name, "page-out", tensor.page_out_ns))
             elif isinstance(action, PageIn):
                 tensor = problem.tensors[action.tensor]
-                found.append(Piece(tensor.name, "page-in", tensor.page_in_ns))
+                pieces.append(Piece(tensor.name, "page-in", tensor.page_in_ns))
             elif isinstance(action, Move):
                 tensor = problem.tensors[action.tensor]
-                found.append(Piece(tensor.name, "move", tensor.move_ns or 0))
-    return max(found, key=lambda piece: piece.time_ns, default=Piece("", "", 0))
+                pieces.append(Piece(tensor.name, "move", tensor.move_ns or 0))
+    return max(pieces, key=lambda piece: piece.time_ns, default=Piece("", "", 0))
 
 
 def _of_operator(op: OperatorSpec, processor: int) -> Piece:

@@ -48,7 +48,9 @@ class _PlainSolve:
         self.warm_start = planner.warm_start
         self.limit_s, self.stop_at = planner.options.time_limit_s, planner.stop_at
         self.smallest_ram = planner.smallest_ram or RamSearch(problem, search_share_s(self.limit_s))
-        self.kept: tuple[Schedule, MemoryPlan] | None = None  # the best schedule that packed while others were searched
+        self.incumbent: tuple[Schedule, MemoryPlan] | None = (
+            None  # the best schedule that packed while others were searched
+        )
         self.keeping_s = 0.0  # the time that this took
 
     def run(self) -> tuple[Schedule, MemoryPlan]:
@@ -66,12 +68,14 @@ class _PlainSolve:
             if isinstance(error, solvers.NotFoundError) and error.smallest_bytes is not None:
                 why, scheduled_bytes = error.why, error.smallest_bytes
             return self._other_instead(None, why, scheduled_bytes)
-        found = self._packed(first)
-        if self.kept is not None and (found is None or self.kept[0].proof.objective < found[0].proof.objective):
-            schedule, plan = self.kept
+        packing = self._packed(first)
+        if self.incumbent is not None and (
+            packing is None or self.incumbent[0].proof.objective < packing[0].proof.objective
+        ):
+            schedule, plan = self.incumbent
             return instead(self.problem, self.solver, KEPT, schedule, first), plan
-        if found is not None:
-            return found
+        if packing is not None:
+            return packing
         if self.solver != ENGINE:
             raise LimitError(
                 f"{self.solver}: its schedule does not pack into {self.problem.budget_bytes} bytes; "
@@ -106,20 +110,20 @@ class _PlainSolve:
         planner, problem = self.planner, self.problem
         if event.schedule is None or event.objective is None or planner.relaxed or self.options.is_quick:
             return
-        known = math.inf if self.kept is None else self.kept[0].proof.objective
+        known = math.inf if self.incumbent is None else self.incumbent[0].proof.objective
         known = min(known, planner.best.packed_cost(problem))
         if event.objective >= PLAIN.kept_share * known or self.keeping_s >= PLAIN.pack_share * self.limit_s:
             return
         started = time.monotonic()
-        found = packed(problem, event.schedule(), started, started, effort=PLAIN.kept_effort)
+        packing = packed(problem, event.schedule(), started, started, effort=PLAIN.kept_effort)
         self.keeping_s += time.monotonic() - started
-        if ram_bytes(problem, found[1]) <= problem.budget_bytes and found[0].proof.objective < known:
-            self.kept = found
-            planner.best.keep(problem, found[0].proof.objective, planner.made)
+        if ram_bytes(problem, packing[1]) <= problem.budget_bytes and packing[0].proof.objective < known:
+            self.incumbent = packing
+            planner.best.keep(problem, packing[0].proof.objective, planner.chosen)
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
-        self.kept = self.planner.keep_packed(self.problem, self.warm_start.start)
+        self.incumbent = self.planner.keep_packed(self.problem, self.warm_start.start)
         started = time.monotonic()
         first = solvers.solve(self.problem, self.solver, self._for_solver(options), self._report)
         if time.monotonic() - started >= PLAIN.late_from * options.time_limit_s:
@@ -149,7 +153,7 @@ class _PlainSolve:
                         f"packed with {format_count(len(moves), 'move')} of {format_bytes(sum(moves))} within RAM"
                     )
                 if not self.planner.relaxed:
-                    self.planner.best.keep(problem, solved.proof.objective, self.planner.made)
+                    self.planner.best.keep(problem, solved.proof.objective, self.planner.chosen)
                 return _relabelled(problem, solved, first), plan
             self.planner.best.drop(problem)
             remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
@@ -159,10 +163,10 @@ class _PlainSolve:
                 return None
             budget_bytes -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
             self.progress(f"packing needs {format_bytes(excess)} too much: solving for {format_bytes(budget_bytes)}")
-            found = self._again(replace(problem, budget_bytes=budget_bytes), order, first, remaining_s, in_haste)
-            if found is None:
+            schedule = self._again(replace(problem, budget_bytes=budget_bytes), order, first, remaining_s, in_haste)
+            if schedule is None:
                 return None
-            solved = found
+            solved = schedule
             pack_until = self.stop_at + late_s if in_haste else self.stop_at
             solved, plan = packed(problem, solved, pack_until, pack_until, effort)
         return None
@@ -177,12 +181,12 @@ class _PlainSolve:
         again = self._for_solver(options, known)
         try:
             if in_haste:
-                found = solvers.at_once(reordered, again)
+                schedule = solvers.at_once(reordered, again)
             else:
-                found = solvers.solve(reordered, self.solver, again, self._report)
+                schedule = solvers.solve(reordered, self.solver, again, self._report)
         except (InfeasibleError, LimitError):
             return None
-        return None if found is None else solvers.restored(found, order)
+        return None if schedule is None else solvers.restored(schedule, order)
 
     def _other_instead(
         self, first: Schedule | None, why: str, scheduled_bytes: int | None = None
@@ -194,16 +198,16 @@ class _PlainSolve:
         """
         problem = self.problem
         self.progress("looking for the schedule of least RAM")
-        smallest = self.smallest_ram.found
+        smallest = self.smallest_ram.result
         others: list[tuple[str, Schedule, MemoryPlan]] = []
         if smallest.schedule is not None and smallest.plan is not None:
             others.append((LEAST_RAM, smallest.schedule, smallest.plan))
-        kept, start = self.kept, self.warm_start.start
-        if kept is None and start is not None:
+        incumbent, start = self.incumbent, self.warm_start.start
+        if incumbent is None and start is not None:
             pack_until = time.monotonic() + SMALLEST_RAM.pack_share * self.smallest_ram.least_s
-            kept = packed(problem, start, pack_until, pack_until)
-        if kept is not None:
-            others.append((KEPT, *kept))
+            incumbent = packed(problem, start, pack_until, pack_until)
+        if incumbent is not None:
+            others.append((KEPT, *incumbent))
         fitting = [other for other in others if ram_bytes(problem, other[2]) <= problem.budget_bytes]
         if not fitting:
             known_bytes = math.inf if smallest.ram_bytes is None else smallest.ram_bytes
@@ -222,7 +226,7 @@ class _PlainSolve:
         if not isinstance(error, solvers.BudgetError):
             return error
         self.progress("looking for the smallest budget")
-        smallest = self.smallest_ram.found
+        smallest = self.smallest_ram.result
         if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
             return error
         # Below the bound nothing fits at all; above it the proof is about this order of first executions.

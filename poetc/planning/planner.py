@@ -38,7 +38,7 @@ class Planner:
     for the least RAM, used where nothing fits. `warm_start`: knowledge that the engine begins with. `solve_share`: of
     the time, for the first solve of a plain problem; the rest is for packing. `best`: shared by all planners made from
     this one. `relaxed`: the names of choices that are relaxed. Objectives of schedules are then none of the problem's,
-    and bounds hold for each such choice. `made`: the options that were taken on the way here, by their choice, of
+    and bounds hold for each such choice. `chosen`: the options that were taken on the way here, by their choice, of
     choices whose options bounds may name.
     """
 
@@ -51,7 +51,7 @@ class Planner:
     solve_share: float = PLAIN.solve_share
     best: BestSoFar = field(default_factory=BestSoFar)
     relaxed: frozenset[str] = frozenset()
-    made: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
 
     @property
@@ -90,18 +90,18 @@ class Planner:
 
     def having(self, choice: type[Reduction[Any]] | Reduction[Any], option: Any) -> Planner:
         """This planner for problems with that option taken; a choice whose bounds are for all options stays open."""
-        return replace(self, made={**self.made, choice.name: option}) if choice.scoped else self
+        return replace(self, chosen={**self.chosen, choice.name: option}) if choice.scoped else self
 
     def expecting(self, problem: Problem, choice: Reduction[Any], options: Mapping[Any, Problem]) -> None:
         """Note that problems with these options of a choice will be searched, unless bounds are about all of them."""
         if choice.scoped and choice.name not in self.relaxed:
             least = {option: self.inner.least_cost(fixed) for option, fixed in options.items()}
-            self.best.expect(problem, self.made, choice.name, least)
+            self.best.expect(problem, self.chosen, choice.name, least)
 
     def expecting_more(self, problem: Problem, choice: Reduction[Any], least: int | None) -> None:
         """Note that options may come which the best one suggests, at no less than `least`; None: they have come."""
         if choice.scoped and choice.name not in self.relaxed:
-            self.best.expect_more(problem, self.made, choice.name, least)
+            self.best.expect_more(problem, self.chosen, choice.name, least)
 
     def knowing(self, smallest_ram: RamSearch | None) -> Planner:
         """This planner with another search for the least RAM."""
@@ -113,7 +113,7 @@ class Planner:
         `any_state`: the bound holds for every placement of state, though that is open.
         """
         covers = self.relaxed | {"state"} if any_state else self.relaxed
-        seen = self.best.seen(problem, event, is_real=not self.relaxed, covers=covers, made=self.made)
+        seen = self.best.observe(problem, event, is_real=not self.relaxed, covers=covers, chosen=self.chosen)
         self.progress(progress_line(problem, seen))
 
     def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> tuple[Schedule, MemoryPlan] | None:
@@ -127,7 +127,7 @@ class Planner:
         first, plan = packed(problem, first, until, until)
         if ram_bytes(problem, plan) > problem.budget_bytes:
             return None
-        self.best.keep(problem, first.proof.objective, self.made)
+        self.best.keep(problem, first.proof.objective, self.chosen)
         return first, plan
 
     def solve(self, problem: Problem) -> Solution:
@@ -188,10 +188,10 @@ class Planner:
 
     def least_ram_solution(self, problem: Problem, search: RamSearch) -> Solution:
         """The schedule of least RAM that `search` found, as a solution of `problem` for the budget that it needs."""
-        found = search.found
-        assert found.schedule is not None and found.plan is not None
-        schedule = plain.instead(search.problem, self.solver, plain.LEAST_RAM, found.schedule, None)
-        solution = Solution(problem=search.problem, schedule=schedule, plan=found.plan)
+        least = search.result
+        assert least.schedule is not None and least.plan is not None
+        schedule = plain.instead(search.problem, self.solver, plain.LEAST_RAM, least.schedule, None)
+        solution = Solution(problem=search.problem, schedule=schedule, plan=least.plan)
         asked = [problem]
         for reduction in self.reductions[:-1]:
             asked.append(reduction.frugal_as(asked[-1], search.problem))
@@ -254,14 +254,14 @@ class Reduction(ABC, Generic[ChoiceT]):
         """A problem with the choice made as the least RAM probably needs it."""
         return self.usual(problem)
 
-    def frugal_as(self, problem: Problem, found: Problem) -> Problem:
-        """The same with the choice that `found` has, whose least RAM was looked for."""
-        del found
+    def frugal_as(self, problem: Problem, smallest: Problem) -> Problem:
+        """The same with the choice that `smallest` has, whose least RAM was looked for."""
+        del smallest
         return self.frugal(problem)
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[ChoiceT]:
-        """Options that are worth solving for, best first. `found`: the cheapest solution so far."""
-        del problem, found
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[ChoiceT]:
+        """Options that are worth solving for, best first. `incumbent`: the cheapest solution so far."""
+        del problem, incumbent
         yield from ()
 
     def chosen(self, problem: Problem, solved: Problem) -> ChoiceT | None:

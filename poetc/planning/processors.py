@@ -96,9 +96,9 @@ class Processors(Reduction[Placement]):
         """On the main processor: RAM does not depend on the processor, but for workspaces side by side."""
         return self.fix(problem, (0,) * len(problem.operators))
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Placement]:
         """The best by simulation of everything once: rules, and moves of single operators."""
-        del found
+        del incumbent
         options = SolveOptions()
         yield from _ranked(problem, options, time.monotonic() + options.time_limit_s)
 
@@ -146,10 +146,10 @@ class _Side:
         problem, planner = self.problem, self.planner
         if planner.solver != ENGINE and solvers.info(planner.solver).processors:
             schedule = solvers.solve(problem, planner.solver, planner.options)
-            found = self._packed(problem, schedule.actions, _placement(problem, schedule), schedule.proof)
-            if found is None:
+            solution = self._packed(problem, schedule.actions, _placement(problem, schedule), schedule.proof)
+            if solution is None:
                 raise LimitError(f"{planner.solver}: its schedule does not pack into {problem.budget_bytes} bytes")
-            return found
+            return solution
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
         best = self._apart()
@@ -172,23 +172,23 @@ class _Side:
             same_actions = [choice]
             if n == 0 and keep_all_peak_bytes(problem) > problem.budget_bytes:
                 same_actions = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
-            made = planner.inner.fixed(problem, plain)
-            found = self._cheapest(made, plain, same_actions)
-            if found is None:
+            fixed = planner.inner.fixed(problem, plain)
+            solution = self._cheapest(fixed, plain, same_actions)
+            if solution is None:
                 errors.append(LimitError("the actions do not fit beside each other"))
-            elif best is None or found.cost < best.cost:
-                best = found
+            elif best is None or solution.cost < best.cost:
+                best = solution
         if best is None:
             raise errors[0]
         return self._searched(self._proven(best, proof))
 
     def from_one(self, in_turn: Solution) -> Solution | None:
         """The actions of a schedule for one processor in one of the best placements; None if they fit in none."""
-        made = self.planner.fixed(self.problem, in_turn)
-        ranked = _ranked(made, self.planner.options, self.planner.stop_at)
+        fixed = self.planner.fixed(self.problem, in_turn)
+        ranked = _ranked(fixed, self.planner.options, self.planner.stop_at)
         packed = None
         if self.planner.left_s > 0:
-            packed = self._cheapest(made, in_turn, ranked[:PLACEMENTS], stop_at=self.planner.stop_at)
+            packed = self._cheapest(fixed, in_turn, ranked[:PLACEMENTS], stop_at=self.planner.stop_at)
         if packed is None:
             return None
         return packed.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
@@ -240,8 +240,8 @@ class _Side:
 
     def _bound(self) -> Proof:
         """A bound for any placement; the relaxation may run out of time, which leaves the simple one."""
-        found, simple = self.relaxed, self._simple()
-        if found.problem is None:
+        relaxed, simple = self.relaxed, self._simple()
+        if relaxed.problem is None:
             return simple
         self.planner.progress("a bound for any processors")
         seconds = BOUND_SHARE * min(self.limit_s, self.planner.left_s)
@@ -249,7 +249,7 @@ class _Side:
             return simple
         part = replace(self.planner.inner.part(seconds), relaxed=self.planner.relaxed | {Processors.name}).knowing(None)
         try:
-            proof = part.solve(found.problem).proof
+            proof = part.solve(relaxed.problem).proof
         except LimitError:
             return simple
         if proof.bound < simple.bound:
@@ -339,8 +339,8 @@ class _Side:
             if time.monotonic() >= stop_at:
                 return None
             tighter = replace(problem, budget_bytes=max(0, budget))
-            found = side_by_side(tighter, actions, choice) if attempt < ATTEMPTS - 1 else None
-            if found is None:
+            arranged = side_by_side(tighter, actions, choice) if attempt < ATTEMPTS - 1 else None
+            if arranged is None:
                 listed = one_after_another(actions, choice)
                 try:
                     trace = verify_parts([(problem, listed)])
@@ -348,8 +348,8 @@ class _Side:
                     return None
                 if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
                     return None
-                found = listed, trace
-            solution = self._in_memory(problem, *found, proof)
+                arranged = listed, trace
+            solution = self._in_memory(problem, *arranged, proof)
             excess = ram_bytes(problem, solution.plan) - problem.budget_bytes
             if excess <= 0:
                 return solution

@@ -71,13 +71,13 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
     if event.bound > event.objective:
         return f"best {show(event.objective)}, every schedule tried next costs at least {show(event.bound)} ({stage})"
     gap = 1 - event.bound / event.objective if event.objective else 0.0
-    found = "" if unpacked is None else f", {show(unpacked)} before packing"
-    return f"best {show(event.objective)}{found}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
+    before_packing = "" if unpacked is None else f", {show(unpacked)} before packing"
+    return f"best {show(event.objective)}{before_packing}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
 
 
 # The options that a search takes as given, by the names of their choices. Only choices whose options bounds may name.
-Made = frozenset[tuple[str, Any]]
-NOTHING_MADE: Made = frozenset()
+Chosen = frozenset[tuple[str, Any]]
+NOTHING_CHOSEN: Chosen = frozenset()
 UNKNOWN = "unknown"  # an option that the best schedule will suggest
 
 
@@ -96,12 +96,14 @@ class BestSoFar:
     The best schedule is one that packs, as soon as there is one.
     """
 
-    bounds: dict[tuple[str, int], dict[Made, int]] = field(default_factory=dict)  # the best, by the options
+    bounds: dict[tuple[str, int], dict[Chosen, int]] = field(default_factory=dict)  # the best, by the options
     choices: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # those that are open, by name
-    packed: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # the best schedule whose arena fits
-    searched: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # and that nobody has packed yet
+    packed: dict[tuple[str, int], tuple[int, Chosen]] = field(
+        default_factory=dict
+    )  # the best schedule whose arena fits
+    searched: dict[tuple[str, int], tuple[int, Chosen]] = field(default_factory=dict)  # and that nobody has packed yet
     # Options that were announced, and whether their search has begun.
-    expected: dict[tuple[str, int], dict[Made, bool]] = field(default_factory=dict)
+    expected: dict[tuple[str, int], dict[Chosen, bool]] = field(default_factory=dict)
     # A choice that is open, and the bound for all of its options that one for the option at hand proves.
     carry: tuple[str, Callable[[int, Mapping[str, Any]], int]] | None = None
     log: SearchLog | None = None
@@ -112,76 +114,76 @@ class BestSoFar:
         key = _key(problem)
         if key not in self.choices:
             self.choices[key] = frozenset(r.name for r in reductions if r.is_open(problem))
-            self.bounds[key] = {NOTHING_MADE: least_cost(problem)}
+            self.bounds[key] = {NOTHING_CHOSEN: least_cost(problem)}
 
-    def expect(self, problem: Problem, made: Mapping[str, Any], name: str, options: Mapping[Any, int]) -> None:
+    def expect(self, problem: Problem, chosen: Mapping[str, Any], name: str, options: Mapping[Any, int]) -> None:
         """Note options of the choice `name` that will be searched, each with the cost of computing everything once.
 
-        Until then no bound above these costs is shown. `made`: the other options that are taken.
+        Until then no bound above these costs is shown. `chosen`: the other options that are taken.
         """
         key = _key(problem)
         for option, least in options.items():
-            own = frozenset({**made, name: option}.items())
+            own = frozenset({**chosen, name: option}.items())
             self.expected.setdefault(key, {}).setdefault(own, False)
-            bounds = self.bounds.setdefault(key, {NOTHING_MADE: 0})
+            bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
             bounds[own] = max(least, bounds.get(own, 0))
 
-    def expect_more(self, problem: Problem, made: Mapping[str, Any], name: str, least: int | None) -> None:
+    def expect_more(self, problem: Problem, chosen: Mapping[str, Any], name: str, least: int | None) -> None:
         """Note options of the choice `name` that are not known yet, at no less than `least`; None: they are now."""
         if least is not None:
-            self.expect(problem, made, name, {UNKNOWN: least})
+            self.expect(problem, chosen, name, {UNKNOWN: least})
         else:
-            self.expected.get(_key(problem), {}).pop(frozenset({**made, name: UNKNOWN}.items()), None)
+            self.expected.get(_key(problem), {}).pop(frozenset({**chosen, name: UNKNOWN}.items()), None)
 
-    def seen(
+    def observe(
         self,
         problem: Problem,
         event: solvers.Event,
         *,
         is_real: bool = True,
         covers: frozenset[str] = frozenset(),
-        made: Mapping[str, Any] = MappingProxyType({}),
+        chosen: Mapping[str, Any] = MappingProxyType({}),
     ) -> Seen:
         """`event` with the best objective so far, and the best bound for schedules with the same options.
 
         `is_real`: its own schedule is the problem's. `covers`: the names of the choices for whose every option its
-        bound holds. `made`: the options that it is for. Where other choices are open, its bound says nothing.
+        bound holds. `chosen`: the options that it is for. Where other choices are open, its bound says nothing.
         `event` keeps it only where it is above the best schedule.
         """
         key = _key(problem)
-        own = frozenset((name, option) for name, option in made.items() if name not in covers)
-        bounds = self.bounds.setdefault(key, {NOTHING_MADE: 0})
+        own = frozenset((name, option) for name, option in chosen.items() if name not in covers)
+        bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
         left, proven = self.choices.get(key, frozenset()) - covers - {name for name, _ in own}, event.bound
         if self.carry is not None and left == {self.carry[0]}:
-            left, proven = frozenset(), self.carry[1](proven, made)
+            left, proven = frozenset(), self.carry[1](proven, chosen)
         if not left:
             bounds[own] = max(proven, bounds.get(own, 0))
         if event.objective is not None and is_real:
-            options = frozenset(made.items())
+            options = frozenset(chosen.items())
             known = self.searched.get(key, (math.inf, options))
             if event.objective < known[0] or (event.objective == known[0] and options > known[1]):
                 self.searched[key] = event.objective, options
         best, options = self._best(key)
         least = min(best, self.searched[key][0] if key in self.searched else best)  # bounds may be about another order
-        at_hand, expected = frozenset(made.items()), self.expected.get(key, {})
+        at_hand, expected = frozenset(chosen.items()), self.expected.get(key, {})
         begun = {other for other in expected if other <= at_hand}
         expected.update(dict.fromkeys(begun, True))
         open_ = {options, *(other for other, has_begun in expected.items() if not has_begun)}
         open_ |= {at_hand} if begun else set()
         known_bound = min(least, *(_bound_of(bounds, of) for of in open_))
         bound = event.bound if event.bound > best else known_bound
-        packed, found = (known[key][0] if key in known else None for known in (self.packed, self.searched))
-        unpacked = found if found is not None and (packed is None or found < packed) else None
+        packed, scheduled = (known[key][0] if key in known else None for known in (self.packed, self.searched))
+        unpacked = scheduled if scheduled is not None and (packed is None or scheduled < packed) else None
         if self.log is not None:
             self.log.take(stage_words(event.stage), packed, int(known_bound), event.bound, unpacked)
         return Seen(stage=event.stage, objective=packed, bound=int(bound), unpacked=unpacked)
 
-    def keep(self, problem: Problem, objective: int, made: Mapping[str, Any]) -> None:
+    def keep(self, problem: Problem, objective: int, chosen: Mapping[str, Any]) -> None:
         """Take up a schedule that packs."""
         key = _key(problem)
         known = self.packed.get(key)
         if known is None or objective < known[0]:
-            self.packed[key] = objective, frozenset(made.items())
+            self.packed[key] = objective, frozenset(chosen.items())
 
     def packed_cost(self, problem: Problem) -> float:
         """The objective of the best schedule that packs."""
@@ -191,18 +193,18 @@ class BestSoFar:
         """Whether a schedule that packs is known."""
         return _key(problem) in self.packed
 
-    def _best(self, key: tuple[str, int]) -> tuple[float, Made]:
+    def _best(self, key: tuple[str, int]) -> tuple[float, Chosen]:
         """The least objective, and the options of its schedule: of those that pack, if there is one."""
-        return self.packed.get(key) or self.searched.get(key) or (math.inf, NOTHING_MADE)
+        return self.packed.get(key) or self.searched.get(key) or (math.inf, NOTHING_CHOSEN)
 
     def drop(self, problem: Problem) -> None:
         """Forget schedules that were found and do not pack."""
         self.searched.pop(_key(problem), None)
 
 
-def _bound_of(bounds: Mapping[Made, int], options: Made) -> int:
+def _bound_of(bounds: Mapping[Chosen, int], options: Chosen) -> int:
     """The best bound for schedules with these options."""
-    return max(bound for given, bound in bounds.items() if given <= options)
+    return max(bound for own, bound in bounds.items() if own <= options)
 
 
 def _key(problem: Problem) -> tuple[str, int]:

@@ -47,15 +47,15 @@ class EncodingSpace:
     tensors: tuple[Tensor, ...]
     proposals: tuple[Encodings, ...]
     streams: bool = False
-    _made: dict[Encodings, Problem] = field(default_factory=dict, repr=False, compare=False)
+    _problems: dict[Encodings, Problem] = field(default_factory=dict, repr=False, compare=False)
     _frugal: dict[int | None, Encodings] = field(default_factory=dict, repr=False, compare=False)  # by deadline
 
     def problem(self, choice: Encodings, asked: Problem) -> Problem:
         """The problem of `choice` at the limits of `asked`."""
-        made = self.exact
+        encoded = self.exact
         if choice:
-            made = self._made[choice] = self._made.get(choice) or self.build(choice)
-        return replace(asked, operators=made.operators, tensors=made.tensors)
+            encoded = self._problems[choice] = self._problems.get(choice) or self.build(choice)
+        return replace(asked, operators=encoded.operators, tensors=encoded.tensors)
 
 
 class Saved(Alternatives[Encodings]):
@@ -75,7 +75,7 @@ class Saved(Alternatives[Encodings]):
     def frugal(self, problem: Problem) -> Problem:
         return self.fix(problem, self._frugal(problem))
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Encodings]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Encodings]:
         """None at all, then the proposals by the cost of computing once."""
         offer = self._offer(problem)
         yield ()

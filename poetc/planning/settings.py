@@ -186,7 +186,7 @@ class BundleSettings:
     attempts: int = 6  # to pack a plan around the layout of the smallest, each for a schedule that needs less
     halvings: int = 24  # of the longest wait, to find the shortest that the flash pays for
     behind: int = 40  # joins behind the same operator that are looked at, at most
-    tried: int = 3  # of them, the most promising, for which a transition is made
+    most_transitions: int = 3  # of them, the most promising, for which a transition is made
 
 
 PLAIN = PlainSettings()

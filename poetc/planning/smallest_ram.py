@@ -52,12 +52,12 @@ class RamSearch:
         self.work_limit_s = work_limit_s
 
     @functools.cached_property
-    def found(self) -> SmallestRam:
+    def result(self) -> SmallestRam:
         left_s = min(LONGEST_SEARCH_S, self.stop_at - time.monotonic())
-        found = find_smallest_ram(self.problem, max(self.least_s, left_s), self.work_limit_s)
+        smallest = find_smallest_ram(self.problem, max(self.least_s, left_s), self.work_limit_s)
         if self.least_bytes is None:
-            return found
-        return replace(found, bound_bytes=min(found.bound_bytes, self.least_bytes))
+            return smallest
+        return replace(smallest, bound_bytes=min(smallest.bound_bytes, self.least_bytes))
 
     @property
     def is_done(self) -> bool:
@@ -69,10 +69,10 @@ class RamSearch:
 
         Only where something was found.
         """
-        assert self.found.ram_bytes is not None
-        smaller = replace(self.problem, budget_bytes=budget_bytes or self.found.ram_bytes)
+        assert self.result.ram_bytes is not None
+        smaller = replace(self.problem, budget_bytes=budget_bytes or self.result.ram_bytes)
         same = RamSearch(smaller, self.least_s, self.stop_at, self.least_bytes, self.work_limit_s)
-        same.found = self.found
+        same.result = self.result
         return same
 
     def without_schedule(self, problem: Problem) -> RamSearch:
@@ -86,8 +86,8 @@ class _OtherKernels(RamSearch):
         self.known = known
 
     @functools.cached_property
-    def found(self) -> SmallestRam:
-        return replace(self.known.found, schedule=None, plan=None)
+    def result(self) -> SmallestRam:
+        return replace(self.known.result, schedule=None, plan=None)
 
 
 def search_share_s(time_limit_s: float) -> float:
@@ -99,19 +99,19 @@ def find_smallest_ram(problem: Problem, time_limit_s: float, work_limit_s: float
     """The least RAM of a plain problem, packing included, in so much counted work where the clock leaves time."""
     stop_at = time.monotonic() + time_limit_s
     share = 1 - SMALLEST_RAM.pack_share
-    found = solvers.min_budget(problem, time_limit_s=share * time_limit_s, work_limit_s=share * work_limit_s)
-    if found.schedule is None:
+    least = solvers.min_budget(problem, time_limit_s=share * time_limit_s, work_limit_s=share * work_limit_s)
+    if least.schedule is None:
         return SmallestRam(
-            ram_bytes=None, bound_bytes=found.lower_bound_bytes, schedule=None, plan=None, tensors=found.tensors
+            ram_bytes=None, bound_bytes=least.lower_bound_bytes, schedule=None, plan=None, tensors=least.tensors
         )
     effort = min(1.0, SMALLEST_RAM.pack_share * work_limit_s / SMALLEST_RAM.pack_s)
-    schedule, plan = found.schedule, pack(problem, found.schedule, stop_at=stop_at, effort=effort)
+    schedule, plan = least.schedule, pack(problem, least.schedule, stop_at=stop_at, effort=effort)
     low, high = plan.max_live_bytes, plan.arena_bytes
     for _ in range(SMALLEST_RAM.attempts):
         if high <= SMALLEST_RAM.nearly * low or time.monotonic() >= stop_at:
             break
         capacity = low if low == plan.max_live_bytes else (low + high) // 2
-        moved = pack_with_moves_in_time(problem, found.schedule, capacity, stop_at)
+        moved = pack_with_moves_in_time(problem, least.schedule, capacity, stop_at)
         if moved is None:
             low = capacity + problem.alignment_bytes
         else:
@@ -119,10 +119,10 @@ def find_smallest_ram(problem: Problem, time_limit_s: float, work_limit_s: float
             high = plan.arena_bytes
     return SmallestRam(
         ram_bytes=ram_bytes(problem, plan),
-        bound_bytes=found.lower_bound_bytes,
+        bound_bytes=least.lower_bound_bytes,
         schedule=schedule,
         plan=plan,
-        tensors=found.tensors,
+        tensors=least.tensors,
     )
 
 

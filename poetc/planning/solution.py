@@ -64,7 +64,7 @@ class Solution:
     plan: MemoryPlan
     choices: Mapping[str, Any] = field(default_factory=dict)
     placement_bound: int | None = None
-    tried: tuple[OptionResult, ...] = ()
+    results: tuple[OptionResult, ...] = ()
     ways: tuple[OptionResult, ...] = ()
     worth: SetImportance | None = None
 

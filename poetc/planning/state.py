@@ -71,12 +71,12 @@ class StatePlacement(Reduction[Placement]):
             return everything_on_store(problem)
         return _roomier(problem) if self.mode == "auto" else problem
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Placement]:
         """All on the store, where most fits; frozen state alone; and all in RAM.
 
         `solvers.PlacementSearch` proposes those between.
         """
-        known = None if found is None else self.option(found)
+        known = None if incumbent is None else self.option(incumbent)
         if known is not None:
             yield known
         yield everything(problem)
@@ -202,12 +202,12 @@ def _left_s(planner: Planner) -> float:
 class _Begun:
     """A solve with the placement open that has ended: another one of the same problem goes on there.
 
-    `found` and `proven`: by placement, the schedule without moves and the bound, under the order that was chosen.
+    `schedules` and `proven`: by placement, the schedule without moves and the bound, under the order that was chosen.
     """
 
     order: Order
     search: solvers.PlacementSearch
-    found: dict[Placement, Schedule] = field(default_factory=dict)
+    schedules: dict[Placement, Schedule] = field(default_factory=dict)
     proven: dict[Placement, int] = field(default_factory=dict)
 
 
@@ -280,7 +280,7 @@ class _OpenPlacement:
         else:
             self.options = replace(self.options, seed=self.options.seed + 1)  # runs of the race are others than before
             begun.search.go_on(self.options, stop_at, self._report)
-            for on, schedule in begun.found.items():
+            for on, schedule in begun.schedules.items():
                 begun.search.take(on, schedule)
         self.order, self.begun = begun.order, begun
         return begun.search
@@ -342,7 +342,7 @@ class _OpenPlacement:
         proof = solution.proof
         if proof.scope.order == tuple(range(len(problem.operators))) and proof.scope.repetition is Repetition.ANY:
             self.begun.proven[on] = max(proof.bound, self.begun.proven.get(on, 0))
-        self.begun.found[on] = without_moves(problem, solution.schedule)
+        self.begun.schedules[on] = without_moves(problem, solution.schedule)
         return self.reduction.restore(ordered, on, solution)
 
     def _improved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution) -> Solution:
@@ -374,8 +374,8 @@ class _OpenPlacement:
             schedule, plan = packed(problem, schedule, pack_until, pack_until, effort_of(self.options))
             fits = ram_bytes(problem, plan) <= problem.budget_bytes
             if fits and schedule.proof.objective < solved.cost:  # moves cost something
-                found = Solution(problem=problem, schedule=schedule, plan=plan)
-                return other, self.reduction.restore(ordered, other, found)
+                candidate = Solution(problem=problem, schedule=schedule, plan=plan)
+                return other, self.reduction.restore(ordered, other, candidate)
         return on, solved
 
     def _other_placements(
@@ -404,12 +404,12 @@ class _OpenPlacement:
             self.planner.progress(f"trying {len(other)} tensors of state on the store")
             problem = self.reduction.fix(ordered, other)
             try:
-                found = better.inner.knowing(None).solve(problem)
+                candidate = better.inner.knowing(None).solve(problem)
             except (InfeasibleError, LimitError):
                 continue
-            if found.cost < solution.cost:
-                search.solved[other] = found.cost
-                solution = self.reduction.restore(ordered, other, found)
+            if candidate.cost < solution.cost:
+                search.solved[other] = candidate.cost
+                solution = self.reduction.restore(ordered, other, candidate)
         search.run()  # the time that is left is the bound's
         return solution, is_complete and time.monotonic() < search.stop_at
 

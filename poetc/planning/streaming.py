@@ -35,7 +35,7 @@ from poetc.scheduling.scope import Option
 # For each streamed operator: its index, the number of its alternative, how many tensors it streams, and these.
 # Nothing: ().
 Streams = tuple[int, ...]
-Made = dict[int, OperatorSpec]
+StreamedOperators = dict[int, OperatorSpec]
 # By operators that are alike and the places of their operands: the streamed operands, and the alternative's number.
 Decided = dict[tuple[object, ...], tuple[tuple[int, ...], int] | None]
 AlternativesOf = Callable[[Problem], StreamedAlternatives | None]
@@ -65,14 +65,14 @@ class Streaming(Reduction[Streams]):
 
     def __init__(self, offers: Sequence[AlternativesOf] = ()) -> None:
         self.offers = tuple(offers)
-        self._made: list[tuple[Problem, StreamedAlternatives | None]] = []
-        self._floors: dict[int, Streams] = {}  # by the identity of the offer, which `_made` keeps
+        self._known: list[tuple[Problem, StreamedAlternatives | None]] = []
+        self._floors: dict[int, Streams] = {}  # by the identity of the offer, which `_known` keeps
 
     def is_open(self, problem: Problem) -> bool:
         offer = self._offer(problem)
         return offer is not None and offer.is_possible
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Streams]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Streams]:
         """By smaller and smaller limits of an operator's operands; at last the floor, first in the cheapest blocks."""
         yield from self._proposals(problem, STREAMING.shares)
 
@@ -116,8 +116,8 @@ class Streaming(Reduction[Streams]):
         """The problem that streams all it can in the smallest blocks."""
         return self.fix(problem, self._least(problem))
 
-    def frugal_as(self, problem: Problem, found: Problem) -> Problem:
-        return self.fix(problem, self.chosen(problem, found) or ())
+    def frugal_as(self, problem: Problem, smallest: Problem) -> Problem:
+        return self.fix(problem, self.chosen(problem, smallest) or ())
 
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         """With streams only where nothing fits the budget without."""
@@ -209,12 +209,12 @@ class Streaming(Reduction[Streams]):
             seconds = max(planner.left_s / left, STREAMING.floor_share * limit_s)
             part = inner.part(seconds, work_limit_s=share * work_s).having(self, choice)
             try:
-                found = self.restore(problem, choice, part.solve(fixed[choice]))
+                solution = self.restore(problem, choice, part.solve(fixed[choice]))
             except (InfeasibleError, LimitError) as failed:
                 error = error or failed  # that of the most promising choice
                 continue
-            if best is None or found.cost < best.cost:
-                best = found
+            if best is None or solution.cost < best.cost:
+                best = solution
         if best is not None and share < 1 and not best.is_close(planner.options.gap) and planner.left_s > 0:
             chosen = self.option(best)
             assert chosen is not None
@@ -271,18 +271,18 @@ class Streaming(Reduction[Streams]):
             return ()
         if id(offer) not in self._floors:
             sizes = (True, False) if offer.longest_ns is not None else (True,)
-            options: list[Made] = [{}, *(_unpriced(offer, 0, little=little) for little in sizes)]
-            least = [_least_bytes(streamed_problem(problem, made)) for made in options]
+            options: list[StreamedOperators] = [{}, *(_unpriced(offer, 0, little=little) for little in sizes)]
+            least = [_least_bytes(streamed_problem(problem, operators)) for operators in options]
             best = len(least) - 1 - least[::-1].index(min(least))  # windows may take more than they save
             self._floors[id(offer)] = _recorded(offer, options[best])
         return self._floors[id(offer)]
 
     def _offer(self, problem: Problem) -> StreamedAlternatives | None:
-        for known, offer in self._made:
+        for known, offer in self._known:
             if known.operators == problem.operators and known.tensors == problem.tensors:
                 return offer
-        offer = next((found for make in self.offers if (found := make(problem)) is not None), None)
-        self._made.append((problem, offer))
+        offer = next((alternatives for make in self.offers if (alternatives := make(problem)) is not None), None)
+        self._known.append((problem, offer))
         return offer
 
 
@@ -302,31 +302,31 @@ def without_streams(planner: Planner) -> Planner:
     return replace(planner, reductions=tuple(r for r in planner.reductions if not isinstance(r, Streaming)))
 
 
-def _recorded(offer: StreamedAlternatives, made: Made) -> Streams:
+def _recorded(offer: StreamedAlternatives, operators: StreamedOperators) -> Streams:
     """The numbers that record streamed operators. ScheduleError for one that is no alternative of its operator."""
-    found: list[int] = []
-    for k, op in sorted(made.items()):
+    record: list[int] = []
+    for k, op in sorted(operators.items()):
         tensors = sorted({*op.reads_store, *op.writes_store})
         offered = offer.forms(k, frozenset(tensors))
         if Form.of(op) not in offered:
             name = offer.problem.operators[k].name
             raise ScheduleError(None, f"{name!r} in blocks of {op.block} along {op.cut} is no alternative of it")
         number = offer.numbers(k, frozenset(tensors))[offered.index(Form.of(op))]
-        found += [k, number, len(tensors), *tensors]
-    return tuple(found)
+        record += [k, number, len(tensors), *tensors]
+    return tuple(record)
 
 
-def _decoded(offer: StreamedAlternatives, choice: Streams) -> Made:
+def _decoded(offer: StreamedAlternatives, choice: Streams) -> StreamedOperators:
     """The streamed operators that such numbers record. ScheduleError for a number that names none."""
-    made, at = {}, 0
+    operators, at = {}, 0
     while at < len(choice):
         k, number, count = choice[at : at + 3]
         streamed = frozenset(choice[at + 3 : at + 3 + count])
         numbers = offer.numbers(k, streamed)
         if number not in numbers:
             raise ScheduleError(None, f"{offer.problem.operators[k].name!r} has no alternative {number}")
-        made[k], at = offer.priced(k, streamed, numbers.index(number)), at + 3 + count
-    return made
+        operators[k], at = offer.priced(k, streamed, numbers.index(number)), at + 3 + count
+    return operators
 
 
 def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
@@ -362,14 +362,14 @@ def _least_of_any(offer: StreamedAlternatives, k: int, enough_bytes: int) -> flo
     least = _needs_at_least(problem, op, frozenset())
     for count in range(1, len(operands) + 1):
         for streamed in map(frozenset, itertools.combinations(operands, count)):
-            found = (_needs_at_least(problem, f, streamed) for f in offer.alternatives(k, streamed))
-            least = min([least, *found])
+            needs = (_needs_at_least(problem, f, streamed) for f in offer.alternatives(k, streamed))
+            least = min([least, *needs])
             if least <= enough_bytes:
                 return least
     return least
 
 
-def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
+def within(offer: StreamedAlternatives, limit_bytes: int) -> StreamedOperators:
     """The operators that stream so that each keeps within the limit, or comes as near to it as it can.
 
     A tensor that an operator makes and others read is on the store for all of them, or for none. So is state whose
@@ -378,38 +378,38 @@ def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
     return {k: _priced(offer, k, op) for k, op in _unpriced(offer, limit_bytes).items()}
 
 
-def _unpriced(offer: StreamedAlternatives, limit_bytes: int, *, little: bool = True) -> Made:
+def _unpriced(offer: StreamedAlternatives, limit_bytes: int, *, little: bool = True) -> StreamedOperators:
     """The same without prices, which take longer than the choice. `little`: as in Bans."""
     barred: frozenset[int] = frozenset()
     decided: Decided = {}
     movers = offer.problem.operators
     whole = {t for t, k in offer.mover.items() if _needs(offer.problem, movers[k], frozenset()) <= limit_bytes}
     while True:
-        made = _within(offer, limit_bytes, Bans(barred, frozenset(whole), little), decided)
+        operators = _within(offer, limit_bytes, Bans(barred, frozenset(whole), little), decided)
         # Rows can be read alone where they move alone, which keeps their checksums.
-        others = {t for t, k in offer.mover.items() if k not in made or made[k].cut != INDICES} - whole
-        stuck = _stuck(offer.problem, made)
+        others = {t for t, k in offer.mover.items() if k not in operators or operators[k].cut != INDICES} - whole
+        stuck = _stuck(offer.problem, operators)
         if not stuck and not others:
-            return made
+            return operators
         whole |= others
         barred |= frozenset() if others else stuck
 
 
-def _widened(offer: StreamedAlternatives, made: Made, limit_bytes: int) -> Made:
+def _widened(offer: StreamedAlternatives, operators: StreamedOperators, limit_bytes: int) -> StreamedOperators:
     """The same operands streamed, in the cheapest blocks with which each operator keeps within the limit.
 
     Rows of a trained table are read and moved alone by the same operators.
     """
-    problem, found = offer.problem, dict(made)
-    for k, op in made.items():
+    problem, widened = offer.problem, dict(operators)
+    for k, op in operators.items():
         streamed = frozenset({*op.reads_store, *op.writes_store})
         besides = _needs(problem, op, frozenset(op.reads_store)) - op.workspace_bytes
         sizes = offer.workspaces(k, streamed)
         fitting = [offer.priced(k, streamed, n) for n, size in enumerate(sizes) if besides + size <= limit_bytes]
         if offer.tables_of(k) & offer.mover.keys():
             fitting = [f for f in fitting if (f.cut == INDICES) == (op.cut == INDICES)]
-        found[k] = min([op, *fitting], key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
-    return found
+        widened[k] = min([op, *fitting], key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
+    return widened
 
 
 def _first_cost(problem: Problem, planner: Planner) -> float:
@@ -426,19 +426,19 @@ def _is_crowded(problem: Problem) -> bool:
     return largest > STREAMING.crowded_share * problem.budget_bytes
 
 
-def _stuck(problem: Problem, made: Made) -> frozenset[int]:
+def _stuck(problem: Problem, operators: StreamedOperators) -> frozenset[int]:
     """Tensors, all versions of state, that are on the store between steps and would have to come from it whole."""
-    found: set[int] = set()
-    fixed = streamed_problem(problem, made)
+    stuck: set[int] = set()
+    fixed = streamed_problem(problem, operators)
     for op in fixed.operators:
         for t in {*op.inputs, *op.outputs} - {*op.reads_store, *op.writes_store}:
             if "store" in (fixed.tensors[t].initial, fixed.tensors[t].final) and not problem.tensors[t].pageable:
-                found.add(t)
+                stuck.add(t)
     pairs = [{p.input, p.output} for op in problem.operators for p in op.in_place if p.required]
-    return frozenset(found.union(*(pair for pair in pairs if pair & found)))
+    return frozenset(stuck.union(*(pair for pair in pairs if pair & stuck)))
 
 
-def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: Decided) -> Made:
+def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: Decided) -> StreamedOperators:
     """The same without prices, and without the choices that `bans` rules out.
 
     `decided`: of this limit, by operators that are alike.
@@ -451,7 +451,7 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
     candidates = {t for t in offer.maker if t not in state and _can_be_token(offer, t)}
     candidates = {t for t in candidates if _versions_of_sum(offer, t) <= candidates}
     tokens: frozenset[int] = frozenset()
-    made: Made = {}
+    operators: StreamedOperators = {}
     short: set[int] = set()  # operators that need more than the limit
     stuck: set[int] = set()  # those that have no cut for all of their tokens
     again: Iterable[int] = range(len(problem.operators))
@@ -461,7 +461,7 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
             own = frozenset(t for t in (*op.inputs, *op.outputs) if t in tokens)
             short.discard(k)
             stuck.discard(k)
-            made.pop(k, None)
+            operators.pop(k, None)
             fits = not own and _needs(problem, op, tokens) <= limit_bytes
             if fits and not offer.tables_of(k) - bans.whole:
                 continue
@@ -469,7 +469,7 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
             if fits and best is not None and best.cut != INDICES:
                 best = None
             if best is not None:
-                made[k] = best
+                operators[k] = best
             elif own:
                 stuck.add(k)
             if _needs(problem, best or op, tokens) > limit_bytes:
@@ -488,7 +488,7 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
         lost = tokens - candidates
         changed = lost or wanted
         if not changed:
-            return dict(sorted(made.items()))
+            return dict(sorted(operators.items()))
         tokens = tokens - lost if lost else tokens | wanted
         again = sorted({k for t in changed for k in (offer.maker[t], *offer.readers.get(t, ()))})
 
@@ -542,10 +542,10 @@ def _once(
             streamed = frozenset({*best.reads_store, *best.writes_store})
             number = offer.forms(k, streamed).index(Form.of(best))
             decided[key] = tuple(operands.index(t) for t in streamed), number
-    found = decided[key]
-    if found is None:
+    recorded = decided[key]
+    if recorded is None:
         return None
-    places, number = found
+    places, number = recorded
     return offer.alternative(k, frozenset(operands[n] for n in places), number)
 
 

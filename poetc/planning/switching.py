@@ -114,25 +114,25 @@ class _Line:
         """At each point, the tensors that the store must hold for the rest of the plan."""
         tensors = self.problem.tensors
         needed = {t for t, tensor in enumerate(tensors) if tensor.final == "store"}
-        found = [frozenset(needed)]
+        stored = [frozenset(needed)]
         for action in reversed(self.actions):
             match action:
                 case PageOut(t):
                     needed.discard(t)
                 case PageIn(t):
                     needed.add(t)
-            found.append(frozenset(needed))
-        return found[::-1]
+            stored.append(frozenset(needed))
+        return stored[::-1]
 
     @cached_property
     def starts_of_parts(self) -> list[_Point]:
         """The points with sums over parts of the batch, or nothing yet, and nothing else that an operator has made."""
-        given = {t for t, tensor in enumerate(self.problem.tensors) if tensor.initial}
+        initial = {t for t, tensor in enumerate(self.problem.tensors) if tensor.initial}
         sums = {t for t, tensor in enumerate(self.problem.tensors) if is_partial_sum(tensor.name)}
         starts = []
         for point in self.points[:-1]:
-            made = point.resident.keys() - given
-            if (made or not point.action) and made <= sums and not self.has_updated(point):
+            computed = point.resident.keys() - initial
+            if (computed or not point.action) and computed <= sums and not self.has_updated(point):
                 starts.append(point)
         return starts
 
@@ -166,7 +166,7 @@ class _Line:
         problem, order = self.problem, self.order
         capacity = problem.budget_bytes - problem.base_bytes
         density = {t: self._density(t, stored) for t in set().union(*self.needed)}
-        found: list[int] = []
+        costs: list[int] = []
         for position, k in enumerate(order):
             op = problem.operators[k]
             used = {*op.inputs, *op.outputs}
@@ -181,19 +181,19 @@ class _Line:
                 leaving = min(excess, problem.tensors[t].size_bytes)
                 cost += leaving * density[t]
                 excess -= leaving
-            found.append(_floor(cost))
-        return found
+            costs.append(_floor(cost))
+        return costs
 
     def _needed(self) -> list[frozenset[int]]:
         """Before each position of the order: tensors that are made before it and needed from there on."""
         problem, order = self.problem, self.order
         needed = {t for t, tensor in enumerate(problem.tensors) if tensor.final == "ram"}
-        found = [frozenset(needed)]
+        live = [frozenset(needed)]
         for k in reversed(order):
             op = problem.operators[k]
             needed = (needed - set(op.outputs)) | set(op.inputs)
-            found.append(frozenset(needed))
-        return found[::-1]
+            live.append(frozenset(needed))
+        return live[::-1]
 
     def _density(self, t: int, stored: frozenset[int]) -> float:
         """The least cost of a byte that leaves RAM and comes back."""
@@ -266,9 +266,9 @@ class Switching:
     def switches(self, source: int, target: int) -> Iterator[Switch]:
         """Of every point of `source` that has one, in order."""
         for at in self.points(source):
-            found = self.switch(source, target, at)
-            if found is not None:
-                yield found
+            switch = self.switch(source, target, at)
+            if switch is not None:
+                yield switch
 
     def switch(self, source: int, target: int, at: int) -> Switch | None:
         """The cheapest switch found; None where there is none, or where going over to a larger plan does not pay."""
@@ -278,13 +278,13 @@ class Switching:
             return self._other_parts(source, target, at)
         best: Switch | None = None
         joins = sorted(self._joins(here, b), key=lambda join: (join[0], -join[1]))
-        for least, join in joins[: BUNDLE.tried]:
+        for least, join in joins[: BUNDLE.most_transitions]:
             if best is not None and least >= best.rest:
                 break
-            made = self._transition(a, b, here, b.points[join])
-            if made is None:
+            transition = self._transition(a, b, here, b.points[join])
+            if transition is None:
                 continue
-            actions = made.actions
+            actions = transition.actions
             rest = sum(action_cost(b.problem, s) for s in actions) + b.rest[join]
             if best is not None and rest >= best.rest:
                 continue
@@ -297,7 +297,7 @@ class Switching:
                 target=target,
                 at=at,
                 join=join,
-                transition=made,
+                transition=transition,
                 stored=here.stored,
                 rest=rest,
                 bound=min(rest, self.bound(source, target, at)),
@@ -356,15 +356,15 @@ class Switching:
         here = _renumbered(a, b, a.points[at])
         if a.has_updated(a.points[at]):
             return None
-        given = {t for t, tensor in enumerate(b.problem.tensors) if tensor.initial}
+        initial = {t for t, tensor in enumerate(b.problem.tensors) if tensor.initial}
         least = b.rest_once(0)
         for there in sorted(b.starts_of_parts, key=lambda point: b.rest[point.action]):
-            if there.resident.keys() - given <= here.resident.keys() | here.stored:
+            if there.resident.keys() - initial <= here.resident.keys() | here.stored:
                 least = min(least, b.rest_once(there.action))  # a bound for this start too, if no transition is found
-            made = self._transition(a, b, here, there)
-            if made is None:
+            transition = self._transition(a, b, here, there)
+            if transition is None:
                 continue
-            actions, join = made.actions, there.action
+            actions, join = transition.actions, there.action
             try:
                 verify_parts(
                     joined(a.problem, a.actions[:at], a.points[at].resident, b.problem, actions, b.actions[join:])
@@ -379,7 +379,7 @@ class Switching:
                 target=target,
                 at=at,
                 join=join,
-                transition=made,
+                transition=transition,
                 stored=here.stored,
                 rest=rest,
                 bound=min(rest, least),

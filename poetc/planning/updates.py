@@ -92,7 +92,7 @@ class BestUpdates(Reduction[Updates]):
         """The update alone that needs the least RAM to keep everything."""
         return min((self.step(single).problem for single in self.singles), key=keep_all_peak_bytes)
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Updates]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Updates]:
         """Single updates, the most important first; the search proposes sets."""
         order = sorted(self.importance.candidates, key=lambda c: -c.importance)
         yield from (Updates({c.parameter: c.update}, self.importance.seed) for c in order)
@@ -188,17 +188,17 @@ def _pieces(problem: Problem, resident: set[str]) -> dict[object, Piece]:
             "energy_pj": counts * energy_pj,
         }
         there = {t for t in op.inputs if problem.tensors[t].name not in resident}
-        made = set(op.outputs) - {pair.output for pair in op.in_place}
-        peaks = {"ram": float(op.workspace_bytes + sum(problem.tensors[t].size_bytes for t in there | made))}
+        outputs = set(op.outputs) - {pair.output for pair in op.in_place}
+        peaks = {"ram": float(op.workspace_bytes + sum(problem.tensors[t].size_bytes for t in there | outputs))}
         name = _SUFFIX.sub("", problem.tensors[op.outputs[0]].name)
         named.setdefault(name, []).append(Piece(amounts, peaks))
-    found: dict[object, Piece] = {}
+    numbered: dict[object, Piece] = {}
     for name, pieces in named.items():
         columns = {r: sorted((p.amounts[r] for p in pieces), reverse=True) for r in ("time_ns", "energy_pj")}
         for k in range(len(pieces)):
             peaks = {r: sorted((p.peaks[r] for p in pieces), reverse=True)[k] for r in pieces[0].peaks}
-            found[name, k] = Piece({r: column[k] for r, column in columns.items()}, peaks)
-    return found
+            numbered[name, k] = Piece({r: column[k] for r, column in columns.items()}, peaks)
+    return numbered
 
 
 def _lesser(one: Piece, other: Piece) -> Piece:
@@ -320,7 +320,7 @@ class _Search:
         (k,) = best
         step, candidate = self.reduction.step(best), self.reduction.importance.candidates[k]
         problem = step.problem
-        smallest = self.planner.inner.search_ram(problem, 1.0).found
+        smallest = self.planner.inner.search_ram(problem, 1.0).result
         ram = smallest.ram_bytes or int(needs(best)[1])
         limit = f"{problem.budget_bytes:,} bytes"
         if problem.deadline_ns is not None:
@@ -391,16 +391,16 @@ class _Search:
             seconds, work_limit_s=options.work_limit_s * seconds / max(options.time_limit_s, 1e-9)
         )
         try:
-            found = part.knowing(None).solve(self.reduction.step(chosen).problem)
+            solved = part.knowing(None).solve(self.reduction.step(chosen).problem)
         except (InfeasibleError, LimitError):
             self.failed.append(chosen)
             return None
         if self.goal.energy_pj is not None:
-            energy = verify(found.problem, found.schedule).energy_pj
+            energy = verify(solved.problem, solved.schedule).energy_pj
             if energy > self.goal.energy_pj:
                 self.failed.append(chosen)
                 return None
-        solution = self.reduction.restore(found.problem, updates, found)
+        solution = self.reduction.restore(solved.problem, updates, solved)
         self.solved[chosen] = solution
         return solution
 
@@ -413,14 +413,14 @@ class _Search:
         model = self.model
         bound, best = model.most, None
         for k in range(UPDATES.proofs):
-            found = self._propose()
-            bound = min(bound, found.bound)
+            proposal = self._propose()
+            bound = min(bound, proposal.bound)
             is_late = self.planner.left_s < UPDATES.proof_share * self.planner.options.time_limit_s
-            if found.chosen is None or (k and is_late):
+            if proposal.chosen is None or (k and is_late):
                 break
-            if self._try(found.chosen) is not None:
-                best = found.chosen
-            if best is not None or found.chosen in self.failed:
+            if self._try(proposal.chosen) is not None:
+                best = proposal.chosen
+            if best is not None or proposal.chosen in self.failed:
                 break
         if best is None or not self._reaches(best, bound):
             best = self._within_parts(best, bound)
@@ -462,15 +462,15 @@ class _Search:
                 break
             part = parts.pop(0)
             least = 0.0 if best is None else self.model.value(best) + UPDATES.close * self.model.most
-            found = self._propose(part, least, known=True)
-            if found.chosen is None and not low:
+            proposal = self._propose(part, least, known=True)
+            if proposal.chosen is None and not low:
                 break  # nothing better needs that little, nor less
-            if found.chosen is None:
+            if proposal.chosen is None:
                 low = part
-            elif self._try(found.chosen) is None:
+            elif self._try(proposal.chosen) is None:
                 high = part
             else:
-                best, low = found.chosen, part
+                best, low = proposal.chosen, part
                 if self._reaches(best, bound):
                     break
             if low:
@@ -489,8 +489,8 @@ class _Search:
             if again is not None and again.cost < solution.cost:
                 solution = again
         value = self.model.value(best)
-        tried = len({*self.solved, *self.failed})
-        worth = SetImportance(value=value, bound=max(value, bound), total=self.model.most, tried=tried)
+        set_count = len({*self.solved, *self.failed})
+        worth = SetImportance(value=value, bound=max(value, bound), total=self.model.most, tried=set_count)
         return replace(solution, worth=worth)
 
     # --- the least cost -----------------------------------------------------------------------------------------------
@@ -501,23 +501,23 @@ class _Search:
         least_bound = math.inf  # of the sets that were solved, and all above them
         bound = 0.0
         for _ in range(UPDATES.cheap):
-            found = self._propose(least_value=self.goal.least, known=True)
-            bound = found.bound
+            proposal = self._propose(least_value=self.goal.least, known=True)
+            bound = proposal.bound
             if best is not None and bound >= self.solved[best].cost:
                 break
-            if found.chosen is None or (best is not None and self.planner.left_s <= 0):
+            if proposal.chosen is None or (best is not None and self.planner.left_s <= 0):
                 break
-            solution = self._try(found.chosen)
-            once = cost_of_computing_once(self.reduction.step(found.chosen).problem)
+            solution = self._try(proposal.chosen)
+            once = cost_of_computing_once(self.reduction.step(proposal.chosen).problem)
             if solution is None:
-                if found.chosen in self.failed:
+                if proposal.chosen in self.failed:
                     least_bound = min(least_bound, once)
                 continue
-            self.failed.append(found.chosen)  # solved: no larger one is cheaper
+            self.failed.append(proposal.chosen)  # solved: no larger one is cheaper
             proof = solution.proof  # of some schedules alone it says nothing about other orders and other sets
             least_bound = min(least_bound, proof.bound if proof.scope.is_everything else once)
             if best is None or solution.cost < self.solved[best].cost:
-                best = found.chosen
+                best = proposal.chosen
         if best is None:
             raise self._nothing_fits(f"no set of importance {self.goal.least:g} was found")
         solution = self._finished(best, self.model.most)

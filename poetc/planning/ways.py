@@ -61,7 +61,7 @@ class CoreUsage(Reduction[int]):
 
     def __init__(self, sets: Sequence[Problems]) -> None:
         self.sets = tuple(sets)
-        self.tried: dict[int, OptionResult] = {}
+        self.results: dict[int, OptionResult] = {}
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
         self.barred: set[int] = set()  # ways in which no schedule fits
@@ -78,23 +78,23 @@ class CoreUsage(Reduction[int]):
         """The way with operators in turn that costs least if nothing is recomputed."""
         return self.fix(problem, next((w for w in self.propose(problem, None) if w != SIDE_BY_SIDE), ALONE))
 
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[int]:
+    def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[int]:
         """Operators in turn first, since their steps serve every way: the cheaper one before the other."""
         expected = {way: expected_cost(self.fix(problem, way)) for way in self._set(problem)}
         yield from sorted(expected, key=lambda way: (way == SIDE_BY_SIDE, expected[way], way))
 
     def fix(self, problem: Problem, choice: int) -> Problem:
         """In the limits of `problem`."""
-        made = self._set(problem).get(choice)
-        if made is None:
+        in_way = self._set(problem).get(choice)
+        if in_way is None:
             return problem
         return replace(
             problem,
-            operators=made.operators,
-            tensors=made.tensors,
-            processors=made.processors,
-            base_bytes=made.base_bytes,
-            idle_uw=made.idle_uw,
+            operators=in_way.operators,
+            tensors=in_way.tensors,
+            processors=in_way.processors,
+            base_bytes=in_way.base_bytes,
+            idle_uw=in_way.idle_uw,
         )
 
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
@@ -133,15 +133,15 @@ class CoreUsage(Reduction[int]):
         asked = self.fix(problem, choice)
         inner = planner.inner
         if choice == SIDE_BY_SIDE:
-            found = on_several(asked, known, inner)
+            solution = on_several(asked, known, inner)
         else:
-            found = _at_prices_of(inner.fixed(asked, known), known)
-        if found is None:
+            solution = _at_prices_of(inner.fixed(asked, known), known)
+        if solution is None:
             return None
-        bound = min(found.cost, least_cost(asked))
-        status = Status.OPTIMAL if found.cost <= bound * (1 + solvers.ROUNDING) else Status.LIMIT
-        proof = replace(found.proof, bound=bound, status=status, scope=found.proof.scope.open, method=AT_HAND)
-        return self.restore(problem, choice, found.with_proof(proof))
+        bound = min(solution.cost, least_cost(asked))
+        status = Status.OPTIMAL if solution.cost <= bound * (1 + solvers.ROUNDING) else Status.LIMIT
+        proof = replace(solution.proof, bound=bound, status=status, scope=solution.proof.scope.open, method=AT_HAND)
+        return self.restore(problem, choice, solution.with_proof(proof))
 
     def least_cost(self, problem: Problem) -> int:
         return min((least_cost(self.fix(problem, way)) for way in self._set(problem)), default=least_cost(problem))
@@ -154,13 +154,13 @@ class CoreUsage(Reduction[int]):
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if not self.is_open(problem):
             return planner.inner.solve(problem)
-        self.tried.clear()
+        self.results.clear()
         self.solved.clear()
         self.barred.clear()
         self.by_phases.clear()
         self.in_turn = None
         best = self._bounded(problem, self._cheapest(problem, planner), planner)
-        return replace(best, ways=tuple(self.tried[way] for way in sorted(self.tried)))
+        return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))
 
     def _cheapest(self, problem: Problem, planner: Planner) -> Solution:
         """The cheapest verified schedule of all ways, within one time limit."""
@@ -180,7 +180,7 @@ class CoreUsage(Reduction[int]):
                 is_streamed = _streams(asked[way], planner)
                 self.barred |= set() if is_streamed else {way}
                 outcome = "not tried with streams" if is_streamed else "does not fit"
-                self.tried[way] = OptionResult(way, None, least[way], outcome)
+                self.results[way] = OptionResult(way, None, least[way], outcome)
                 continue
             bound = least[way] if best is None else self._least(problem, way, None, planner)
             if best is not None and bound >= (1 - gap) * best.cost:
@@ -190,7 +190,7 @@ class CoreUsage(Reduction[int]):
                     best = same
                     continue
                 beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else "not cheaper in the same order"
-                self.tried[way] = OptionResult(way, None, bound, beaten)
+                self.results[way] = OptionResult(way, None, bound, beaten)
                 continue
             planner.progress(way_words(way))
             hint = None if best is not None and planner.left_s <= 0 else self.at_hand(problem, way, planner)
@@ -200,23 +200,23 @@ class CoreUsage(Reduction[int]):
                 if bound >= (1 - gap) * best.cost:
                     continue
             if best is not None and planner.left_s <= WAYS.worth_share * planner.options.time_limit_s:
-                self.tried.setdefault(way, OptionResult(way, None, bound, "no time was left"))
+                self.results.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
             if errors and best is None and planner.left_s <= -WAYS.late_share * planner.options.time_limit_s:
-                self.tried.setdefault(way, OptionResult(way, None, bound, "no time was left"))
+                self.results.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
             rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way] and not is_apart]
             share = 1 / (1 + len(rivals))
             try:
-                found = self._solved(problem, way, planner, share)
+                solution = self._solved(problem, way, planner, share)
             except (InfeasibleError, LimitError) as error:
                 outcome = "does not fit" if isinstance(error, InfeasibleError) else "nothing found"
-                self.tried.setdefault(way, OptionResult(way, None, bound, outcome))
+                self.results.setdefault(way, OptionResult(way, None, bound, outcome))
                 errors.append(error)
                 continue
             # Steps of another way come without a bound of their own: a schedule within the gap has one.
-            is_close = found.proof.gap() <= gap and hint is not None and found.cost * (1 - gap) <= hint.cost
-            own = found if hint is None or is_close else better_of(hint, found)
+            is_close = solution.proof.gap() <= gap and hint is not None and solution.cost * (1 - gap) <= hint.cost
+            own = solution if hint is None or is_close else better_of(hint, solution)
             self.solved[way] = own
             self._record(own, bound)
             if best is None or self._is_better(own, best) or self.option(best) == way:
@@ -276,14 +276,14 @@ class CoreUsage(Reduction[int]):
         planner: Planner,
         streamed: dict[Any, dict[int, Problem]],
         bound: int,
-        made: Mapping[str, Any],
+        chosen: Mapping[str, Any],
     ) -> int:
         """The bound for all ways that `bound` for one way proves, while that is searched; 0 where it says nothing.
 
         With the same streamed operands in all ways, which `streamed` keeps by the option.
         """
-        streams = made.get(Streaming.name) or ()
-        if way == SIDE_BY_SIDE or made.get(Saved.name):
+        streams = chosen.get(Streaming.name) or ()
+        if way == SIDE_BY_SIDE or chosen.get(Saved.name):
             return 0
         if streams not in streamed:
             ways = {other: self.fix(problem, other) for other in self._set(problem)}
@@ -311,19 +311,19 @@ class CoreUsage(Reduction[int]):
         self._record(best, 0)
         return best
 
-    def _is_better(self, found: Solution, best: Solution) -> bool:
+    def _is_better(self, candidate: Solution, best: Solution) -> bool:
         """Whether it is cheaper; of equal costs the faster one is better, then the one with operators in turn."""
-        if abs(found.cost - best.cost) > WAYS.equal * best.cost:
-            return found.cost < best.cost
-        times = [verify_parts([(s.problem, s.schedule.actions)]).time_ns for s in (found, best)]
+        if abs(candidate.cost - best.cost) > WAYS.equal * best.cost:
+            return candidate.cost < best.cost
+        times = [verify_parts([(s.problem, s.schedule.actions)]).time_ns for s in (candidate, best)]
         if times[0] == times[1]:
-            return self.option(best) == SIDE_BY_SIDE != self.option(found)
+            return self.option(best) == SIDE_BY_SIDE != self.option(candidate)
         return times[0] < times[1]
 
-    def _record(self, found: Solution, least: int) -> None:
-        proof, way = found.proof, self.option(found)
+    def _record(self, solution: Solution, least: int) -> None:
+        proof, way = solution.proof, self.option(solution)
         assert way is not None
-        self.tried[way] = OptionResult(way, proof.objective, max(least, proof.bound), proof.status.value)
+        self.results[way] = OptionResult(way, proof.objective, max(least, proof.bound), proof.status.value)
 
     def _bounded(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
         """With a bound for all ways in which something may fit: the lowest one.
@@ -340,8 +340,8 @@ class CoreUsage(Reduction[int]):
         }
         scope = max(by_scope, key=lambda scope: min(by_scope[scope].values(), default=0))
         least, best = by_scope[scope], best.with_scope(scope)
-        for way in least.keys() & self.tried.keys():
-            self.tried[way] = replace(self.tried[way], least=max(least[way], self.tried[way].least))
+        for way in least.keys() & self.results.keys():
+            self.results[way] = replace(self.results[way], least=max(least[way], self.results[way].least))
         return with_lowest_bound(best, least.values(), planner.options.gap)
 
     def _least(self, problem: Problem, way: int, scope: Scope | None, planner: Planner) -> int:
@@ -394,8 +394,8 @@ class CoreUsage(Reduction[int]):
 
     def _set(self, problem: Problem) -> Problems:
         """The problems of all ways; none where `problem` has no such choice."""
-        found = (s for s in self.sets if s[ALONE].operators == problem.operators)
-        return {} if problem.processors else next(found, {})
+        matching = (s for s in self.sets if s[ALONE].operators == problem.operators)
+        return {} if problem.processors else next(matching, {})
 
 
 def _at_prices_of(problem: Problem, known: Solution) -> Solution | None:
@@ -418,9 +418,9 @@ def _carried(known: Problem, bound: int, asked: Problem) -> int:
     least, plain = 0, relaxed(asked).problem
     if plain is not None:
         least = carried_bound(known, bound, plain) or 0
-    beside = above_idle(asked)
-    if beside is not None:
-        above, idle_pj = beside
+    shifted = above_idle(asked)
+    if shifted is not None:
+        above, idle_pj = shifted
         carried = carried_bound(known, bound, above)
         least = max(least, 0 if carried is None else carried + idle_pj)
     return least

@@ -27,8 +27,8 @@ def blocks_in(
     units = (wanted.block, wanted.inner_block) if wanted.inner_block else (wanted.block,)
     if cut is None or kernel is None or len(units) != len(cut.axes):
         return None
-    found = blocks_of(op.kind, bound, cut, [kernel], numbers, names, units, store_block, overlaps=wanted.overlaps)
-    return next(iter(found), None)
+    blocks = blocks_of(op.kind, bound, cut, [kernel], numbers, names, units, store_block, overlaps=wanted.overlaps)
+    return next(iter(blocks), None)
 
 
 def sums_page(table: Page, rows: int, block_bytes: int) -> Page:

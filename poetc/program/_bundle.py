@@ -110,7 +110,7 @@ def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switche
     return ProgramBundle(programs=tuple(programs), switches=tuple(found_switches), kept=tuple(numbers), parts=parts)
 
 
-def _lowered(graph: TrainingGraph, target: Plan, switch: Switch, beside: Lowering) -> tuple[Instruction, ...]:
+def _lowered(graph: TrainingGraph, target: Plan, switch: Switch, source: Lowering) -> tuple[Instruction, ...]:
     """The instructions of a transition, whose action -1 becomes action 0 of a schedule of its own."""
     problem, of_target, _ = target
     actions = (Free(-1), *switch.transition.actions)
@@ -138,7 +138,7 @@ def _lowered(graph: TrainingGraph, target: Plan, switch: Switch, beside: Lowerin
         allocations.append(at)
     plan = MemoryPlan(allocations=tuple(allocations), arena_bytes=0, max_live_bytes=0, state_bytes=0)
     schedule = replace(of_target, actions=actions)
-    lowering = Lowering(graph, problem, schedule, plan, None, True, beside)
+    lowering = Lowering(graph, problem, schedule, plan, None, True, source)
     return lowering.instructions(_written(problem, switch, lowering))
 
 

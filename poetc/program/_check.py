@@ -225,7 +225,7 @@ def _check_call(call: Call, contents: _Arena, where: str) -> None:
         contents.write(output)
 
 
-def _check_streams(call: Call, program: Program, given: dict[int, str], stored: dict[int, str], where: str) -> None:
+def _check_streams(call: Call, program: Program, earlier: dict[int, str], stored: dict[int, str], where: str) -> None:
     """Blocks cover their operands, windows lie in the workspace, and pages hold the tensors that are read."""
     blocks, operands = call.blocks, (*call.inputs, *call.outputs)
     streamed = {n for n, o in enumerate(operands) if o.space is Space.STORE}
@@ -265,7 +265,7 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
             raise ProgramError(f"{where}: the blocks of {tensor} do not cover it")
         if s.source is None:
             continue
-        held = stored if s.source is PageSource.THIS_RUN else given
+        held = stored if s.source is PageSource.THIS_RUN else earlier
         if held.get(s.page) != tensor:
             content = held.get(s.page, "nothing")
             raise ProgramError(f"{where}: page {s.page} holds {content} of {s.source.name}, not {tensor}")
@@ -274,7 +274,7 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
             assert s.page is not None
             stored[s.page] = operands[s.operand].tensor
             if program.pages[s.page].slots == 1:
-                given.pop(s.page, None)
+                earlier.pop(s.page, None)
 
 
 def _check_second(stream: Stream, blocks: Blocks, where: str) -> None:

@@ -498,7 +498,7 @@ class Lowering:
         return queues_of(program, processors, count) if count > 1 else ()
 
     def _page_buffer(
-        self, instructions: tuple[Instruction, ...], given: list[Binding], arena_bytes: int, state_bytes: int
+        self, instructions: tuple[Instruction, ...], inputs: list[Binding], arena_bytes: int, state_bytes: int
     ) -> int:
         """Offset of the page buffer, one block: the plan's nameless allocation, or else above all others.
 
@@ -509,8 +509,8 @@ class Lowering:
                 if not a.tensors and a.operator is None and a.size_bytes >= self._block_bytes:
                     return self._moved("", a.offset_bytes)
             return arena_bytes
-        if any(b.page is not None for b in given):
-            return gap(state_bytes, [b.operand for b in given if b.page is None], self._block_bytes)
+        if any(b.page is not None for b in inputs):
+            return gap(state_bytes, [b.operand for b in inputs if b.page is None], self._block_bytes)
         return next(i.blocks.buffer.offset_bytes for i in instructions if isinstance(i, Call) and i.blocks)
 
     def _top(self, arena_bytes: int, state_bytes: int) -> int:

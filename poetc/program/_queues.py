@@ -144,9 +144,9 @@ class _Touched:
             shared = (begins < end) & (begin < ends)
             if not written:
                 shared &= wrote == 1
-            found, at = queues[shared], places[shared]
-            for queue in set(found.tolist()):
-                latest[queue] = max(latest.get(queue, -1), int(at[found == queue].max()))
+            hits, at = queues[shared], places[shared]
+            for queue in set(hits.tolist()):
+                latest[queue] = max(latest.get(queue, -1), int(at[hits == queue].max()))
         return list(latest.items())
 
     def add(self, instruction: Instruction, queue: int, place: int) -> None:

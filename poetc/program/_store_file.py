@@ -149,11 +149,11 @@ def _saved(data: bytes, layout: StoreLayout, slot: int) -> _Saved | None:
         return None
     trailer = whole[-CHECKPOINT_TRAILER_BYTES:]
     save, offset, step, _, _, _, size_bytes, checksum = struct.unpack("<8I", trailer)
-    tags, words = (
+    tags, fields = (
         ((CHECKPOINT_TAG, UNORDERED_TAG), trailer) if save else ((OLD_CHECKPOINT_TAG,), trailer[OLD_WORDS_BYTES:])
     )
     for tag in tags:
-        told = tag + struct.pack("<I", layout.identity) + words[:-4]
+        told = tag + struct.pack("<I", layout.identity) + fields[:-4]
         if size_bytes == layout.data_bytes and zlib.crc32(whole[:size_bytes], zlib.crc32(told)) == checksum:
             return _Saved(save, step, slot, (step + offset) % 2**32)
     return None

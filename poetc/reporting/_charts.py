@@ -285,7 +285,7 @@ class _Costs:
         return self._found[tensor]
 
     def _of(self, tensor: int) -> str:
-        found, paid = self.problem.tensors[tensor], list[str]()
+        spec, paid = self.problem.tensors[tensor], list[str]()
         maker, ways = self.makers.get(tensor), list[str]()
         if maker in self.redone:
             r = self.redone[maker]
@@ -296,8 +296,8 @@ class _Costs:
             paid.append(f"paged out {outs} and in {ins} for {costs}")
         if maker is not None and (op := self.problem.operators[maker]).recomputable:
             ways.append(f"remaking: {_amount(op.energy_pj, op.time_ns)}")
-        if found.pageable:
-            both = found.page_out_pj + found.page_in_pj, found.page_out_ns + found.page_in_ns
+        if spec.pageable:
+            both = spec.page_out_pj + spec.page_in_pj, spec.page_out_ns + spec.page_in_ns
             ways.append(f"paging: {_amount(*both)}")
         return "; ".join(["", " and ".join(paid) or "kept at no cost", *ways])
 

@@ -108,7 +108,7 @@ def placements(comparison: Comparison) -> str:
     at: dict[str, list[str]] = {}
     for budget, placement in comparison.placements.items():
         at.setdefault(_in_words(placement), []).append(f"{budget / comparison.keep_all_peak_bytes:.0%}")
-    parts = [words if len(at) == 1 else f"{words} at {', '.join(budgets)}" for words, budgets in at.items()]
+    parts = [name if len(at) == 1 else f"{name} at {', '.join(budgets)}" for name, budgets in at.items()]
     text = f"Schedules, gaps and bounds are for the same placement of state with every solver: {'; '.join(parts)}"
     own = "`poetc solve` places each tensor, streams operands, and may need less"
     return f"{text}. {own}" if comparison.placement_is_open else text
@@ -126,7 +126,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
     members = dataclasses.asdict(replace(comparison, scopes={}))
     places = {budget: _in_words(placement) for budget, placement in sorted(comparison.placements.items())}
     members["bounds"] = [_bound_document(comparison, b, places.get(b)) for b in sorted(comparison.bounds)]
-    members["state_placements"] = [{"budget_bytes": b, "state_placement": words} for b, words in places.items()]
+    members["state_placements"] = [{"budget_bytes": b, "state_placement": name} for b, name in places.items()]
     members["state_placement_is_open"] = members.pop("placement_is_open")
     del members["scopes"], members["placements"]
     members["rows"] = [dataclasses.asdict(row) for row in comparison.rows]

@@ -106,7 +106,7 @@ def _pruned(solved: Solved) -> str:
 
 def _extras(solved: Solved, facts: Facts) -> Iterator[str]:
     """Operators that run again, tensors that are paged, and those that move within RAM."""
-    for extras, words, heading in (
+    for extras, labels, heading in (
         (facts.redone, ("x",), f"Recomputed: {_words.recomputed(solved.trace.executions)}, {{}} more"),
         (facts.moved, ("out", "in"), f"Paged: {format_count(len(facts.moved), 'tensor')}, {{}} for the transfers"),
         (facts.relocated, ("x",), f"{_words.moves_heading(solved)}: {_words.moved(solved)}"),
@@ -117,7 +117,7 @@ def _extras(solved: Solved, facts: Facts) -> Iterator[str]:
             (
                 _words.shorten(e.name),
                 *(() if e.size_bytes is None else (format_bytes(e.size_bytes),)),
-                *(f"{count} {word}" for count, word in zip(e.times, words, strict=True)),
+                *(f"{count} {word}" for count, word in zip(e.times, labels, strict=True)),
                 format_pj(e.energy_pj),
                 format_ns(e.time_ns),
             )

@@ -162,11 +162,11 @@ def callbacks() -> Iterator[None]:
     """
     raised: list[BaseException] = []
 
-    def keep(found: Any) -> None:
-        if found.exc_value is not None and "ctypes callback" in (found.err_msg or ""):
-            raised.append(found.exc_value)
+    def keep(unraisable: Any) -> None:
+        if unraisable.exc_value is not None and "ctypes callback" in (unraisable.err_msg or ""):
+            raised.append(unraisable.exc_value)
         else:
-            before(found)
+            before(unraisable)
 
     with _CALLING:
         before, sys.unraisablehook = sys.unraisablehook, keep

@@ -67,21 +67,21 @@ class _Tensor:
         self.view: Array = data.view(self.dtype).reshape(self.shape)
         self.limit: Mapping[str, int] | None = row.get("limit")
 
-    def take(self, given: Any) -> None:
+    def take(self, value: Any) -> None:
         """Copy an array to the arena. ValueError names the input."""
-        if type(given) is np.ndarray and given.dtype is self.dtype and given.shape == self.shape:
-            np.copyto(self.view, given)
+        if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == self.shape:
+            np.copyto(self.view, value)
             return
-        array = self.convert(given)
+        array = self.convert(value)
         if array.shape != self.shape:
             raise ValueError(f"{self.name}: shape {_shape(array.shape)}, the model takes {_shape(self.shape)}")
         with np.errstate(over="ignore"):  # an infinity, which the step refuses
             np.copyto(self.view, array, casting="unsafe")
 
-    def convert(self, given: Any) -> Array:
+    def convert(self, source: Any) -> Array:
         """An array of a type that the tensor's can take over: no fractions to integers, no integers out of range."""
         try:
-            array = np.asarray(given)
+            array = np.asarray(source)
         except (ValueError, TypeError):
             raise ValueError(f"{self.name}: no array of numbers") from None
         if array.dtype == self.dtype:
@@ -117,28 +117,28 @@ class _Entry:
         self.inputs = [_Tensor(row, arena) for row in rows if row["direction"] == "in"]
         self.outputs = [_Tensor(row, arena) for row in rows if row["direction"] == "out"]
         places = [t.view.ctypes.data for t in self.inputs]  # for C, where one is not in the arena
-        self.given = (ctypes.c_void_p * len(places))(*places) if any(t.on_store for t in self.inputs) else None
+        self.addresses = (ctypes.c_void_p * len(places))(*places) if any(t.on_store for t in self.inputs) else None
 
     def release(self) -> None:
         """Hold the arena no longer."""
         for tensor in (*self.inputs, *self.outputs):
             tensor.view = np.empty(0, tensor.dtype)
 
-    def fill(self, given: tuple[Any, ...]) -> None:
+    def fill(self, arrays: tuple[Any, ...]) -> None:
         """Arrays in the order of the inputs, or one mapping by name."""
-        if len(given) == 1 and isinstance(given[0], Mapping):
-            given = tuple(self._by_name(given[0]))
-        if len(given) != len(self.inputs):
-            raise ValueError(f"{len(given)} arrays, the model takes {len(self.inputs)}: {self._names()}")
-        for tensor, array in zip(self.inputs, given):  # noqa: B905 - Python 3.9 has no strict
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            arrays = tuple(self._by_name(arrays[0]))
+        if len(arrays) != len(self.inputs):
+            raise ValueError(f"{len(arrays)} arrays, the model takes {len(self.inputs)}: {self._names()}")
+        for tensor, array in zip(self.inputs, arrays):  # noqa: B905 - Python 3.9 has no strict
             tensor.take(array)
 
-    def _by_name(self, given: Mapping[str, Any]) -> Iterable[Any]:
+    def _by_name(self, arrays: Mapping[str, Any]) -> Iterable[Any]:
         for tensor in self.inputs:
-            if tensor.name not in given:
+            if tensor.name not in arrays:
                 raise ValueError(f"{tensor.name}: not given; the model takes {self._names()}")
-            yield given[tensor.name]
-        unknown = sorted(set(given) - {t.name for t in self.inputs})
+            yield arrays[tensor.name]
+        unknown = sorted(set(arrays) - {t.name for t in self.inputs})
         if unknown:
             raise ValueError(f"{unknown[0]}: no input of the model, which takes {self._names()}")
 
@@ -260,7 +260,7 @@ class Session:
         with self._lock:
             pointer = self._alive()
             self._train.fill(inputs)
-            code = self._c_step(pointer, self._train.given, self._loss_pointer)
+            code = self._c_step(pointer, self._train.addresses, self._loss_pointer)
             self._last = self._train
             if code:
                 failed = self._raw.runtime.run_count + (code != ENUMBER or bool(self._raw.backup))
@@ -321,7 +321,7 @@ class Session:
         with self._lock:
             pointer, entry = self._alive(), self._entry("evaluate")
             entry.fill(inputs)
-            code = self._c_evaluate(pointer, entry.given, self._loss_pointer)
+            code = self._c_evaluate(pointer, entry.addresses, self._loss_pointer)
             self._last = entry
             if code:
                 self._fail(entry, code, "evaluation")
@@ -332,7 +332,7 @@ class Session:
         with self._lock:
             pointer, entry = self._alive(), self._entry("infer")
             entry.fill(inputs)
-            code = self._c_predict(pointer, entry.given)
+            code = self._c_predict(pointer, entry.addresses)
             self._last = entry
             if code:
                 self._fail(entry, code, "prediction")
@@ -584,9 +584,9 @@ class Session:
         return operators[at] if self._processors is None and at < len(operators) else ""
 
 
-def _fitting(row: Mapping[str, Any], given: Any) -> Array:
+def _fitting(row: Mapping[str, Any], value: Any) -> Array:
     """An array that a state tensor can take over. ValueError names the tensor."""
-    array, shape, dtype = np.asarray(given), tuple(row["shape"]), np.dtype(row["dtype"])
+    array, shape, dtype = np.asarray(value), tuple(row["shape"]), np.dtype(row["dtype"])
     if array.shape != shape:
         raise ValueError(f"{row['name']}: shape {_shape(array.shape)}, the model has {_shape(shape)}")
     if not np.can_cast(array.dtype, dtype, "same_kind"):

@@ -173,11 +173,11 @@ def choose_pairs(
         return (*required, (partners[0], o))
     matched: dict[int, int] = {}  # input -> output
 
-    def augment(output: int, tried: set[int]) -> bool:
+    def augment(output: int, visited: set[int]) -> bool:
         for i in choices[output]:
-            if i not in tried:
-                tried.add(i)
-                if i not in matched or augment(matched[i], tried):
+            if i not in visited:
+                visited.add(i)
+                if i not in matched or augment(matched[i], visited):
                     matched[i] = output
                     return True
         return False

@@ -43,7 +43,7 @@ OLD_VARIANTS_KEY = "leaner"  # of version 0.1, for `low_workspace`
 def problem_to_json(problem: Problem) -> bytes:
     operators = [_operator_to_json(op) for op in problem.operators]
     return _write(
-        PROBLEM_FORMAT, _given(_fields_of(problem) | {"operators": operators}, "processors", "banks", "idle_uw")
+        PROBLEM_FORMAT, _present(_fields_of(problem) | {"operators": operators}, "processors", "banks", "idle_uw")
     )
 
 
@@ -59,7 +59,7 @@ def schedule_to_json(schedule: Schedule, schedule_class: str = "") -> bytes:
     members = _fields_of(schedule)
     members["steps"] = [_action_to_json(action) for action in members.pop("actions")]
     members["proof"] = _proof_to_json(schedule, schedule_class)
-    return _write(SCHEDULE_FORMAT, _given(members, "banks", "workspace_banks"))
+    return _write(SCHEDULE_FORMAT, _present(members, "banks", "workspace_banks"))
 
 
 def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
@@ -78,7 +78,7 @@ def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
 
 
 def plan_to_json(plan: MemoryPlan) -> bytes:
-    return _write(PLAN_FORMAT, _given(_fields_of(plan), "banks"))
+    return _write(PLAN_FORMAT, _present(_fields_of(plan), "banks"))
 
 
 def plan_from_json(data: bytes | str, source: str = "plan") -> MemoryPlan:
@@ -322,8 +322,8 @@ def _integers(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _operator_to_json(operator: OperatorSpec) -> dict[str, Any]:
     """Without kernels where they have no names, and without alternatives where there are none."""
-    variants = [_given(_fields_of(variant), "kernel", "elsewhere") for variant in operator.low_workspace]
-    return _given(
+    variants = [_present(_fields_of(variant), "kernel", "elsewhere") for variant in operator.low_workspace]
+    return _present(
         _fields_of(operator) | {"low_workspace": variants}, "kernel", "low_workspace", "elsewhere", *_STREAMED
     )
 
@@ -334,7 +334,7 @@ _STREAMED = (
 )
 
 
-def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:
+def _present(members: dict[str, Any], *optional: str) -> dict[str, Any]:
     return {key: value for key, value in members.items() if value or key not in optional}
 
 

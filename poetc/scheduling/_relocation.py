@@ -251,7 +251,7 @@ class _Packing:
         self.arena = _Arena(self.capacity, [0], [self.bottom], [-1]) if self.bottom else _Arena(self.capacity)
         self.at: dict[int, int] = {}
         self.new: set[int] = set()
-        self.done: list[Action] = []
+        self.emitted: list[Action] = []
         self.places: dict[_Key, int] = dict(self.lasting) | dict.fromkeys(self.empty, 0)
         self.cost = 0.0
         for now, action in enumerate(self.actions):
@@ -278,11 +278,11 @@ class _Packing:
                 for i in begins:
                     a = self.lifetimes[i]
                     tensor = a.tensors[0][0] if a.tensors else -1
-                    self.places[tensor, -1 if a.operator is None else a.operator, len(self.done)] = self.at[i]
-            self.done.append(action)
+                    self.places[tensor, -1 if a.operator is None else a.operator, len(self.emitted)] = self.at[i]
+            self.emitted.append(action)
         if not self.return_state() or self.cost >= most:
             return None
-        return _Round(order, self.done, self.places, self.cost, self.blamed)
+        return _Round(order, self.emitted, self.places, self.cost, self.blamed)
 
     def put(self, i: int) -> bool:
         size, hint = self.size[i], int(self.hints[i])
@@ -308,9 +308,9 @@ class _Packing:
         if not candidates:
             return None
         lows = {low: top - low for low, top in candidates} | {top - size: top - low for low, top in candidates}
-        return min(lows, key=lambda low: (self.wanted(i, low), lows[low], low))
+        return min(lows, key=lambda low: (self.conflict_bytes(i, low), lows[low], low))
 
-    def wanted(self, i: int, low: int) -> int:
+    def conflict_bytes(self, i: int, low: int) -> int:
         """How much of later hints `i` would stand in the way of."""
         later = slice(self.first[self.now + 1], self.first[self.lifetimes[i].end])
         size = self.size[i]
@@ -329,7 +329,7 @@ class _Packing:
             return math.inf
         if i in self.new:
             return 0.0
-        if not self.lifetimes[i].tensors or not self.done:
+        if not self.lifetimes[i].tensors or not self.emitted:
             return math.inf
         tensor = self.problem.tensors[self.tensor(i)]
         if tensor.move_ns is None:
@@ -369,7 +369,7 @@ class _Packing:
         if not slides:
             return False
         choices = [slide for slide in slides if slide[0] == most]
-        _, low, moves = min(choices, key=lambda c: (self.wanted(i, c[1]), c[1]))
+        _, low, moves = min(choices, key=lambda c: (self.conflict_bytes(i, c[1]), c[1]))
         self.execute(moves)
         self.enter(i, low)
         self.blame(i, most)
@@ -483,6 +483,6 @@ class _Packing:
             if low != self.at[i] and i not in self.new:
                 tensor = self.tensor(i)
                 self.cost += self.price(i)
-                self.places[tensor, -1, len(self.done)] = low
-                self.done.append(Move(tensor))
+                self.places[tensor, -1, len(self.emitted)] = low
+                self.emitted.append(Move(tensor))
             self.enter(i, low)

@@ -184,8 +184,8 @@ class _Joining:
             fill = self._constant(other)
             if self.tensors[tensor].shape != shape or fill is None or fill.size != 1:
                 return None
-            value, given = float(fill.reshape(-1)[0]), self._constant(condition)
-            if given is not None and self._take_band((given != 0) != hidden, value, shape, scores):
+            value, constant = float(fill.reshape(-1)[0]), self._constant(condition)
+            if constant is not None and self._take_band((constant != 0) != hidden, value, shape, scores):
                 return tensor
             if hidden and (no := self.maker.get(condition)) is not None and no.kind == "Not":
                 condition, hidden = no.inputs[0], False
@@ -193,10 +193,10 @@ class _Joining:
         for tensor, mask in (op.inputs, op.inputs[::-1]):
             if self.tensors[tensor].shape != shape or not self._are_scores(tensor):
                 continue
-            given = self._constant(mask)
-            if given is not None and ((given == 0) | (given <= _NOTHING)).all():
-                most = float(given.max(where=given < 0, initial=-np.inf))
-                if self._take_band(given == 0, most, shape, scores):
+            constant = self._constant(mask)
+            if constant is not None and ((constant == 0) | (constant <= _NOTHING)).all():
+                most = float(constant.max(where=constant < 0, initial=-np.inf))
+                if self._take_band(constant == 0, most, shape, scores):
                     return tensor
             return tensor if self._take_mask(mask, shape, scores, -math.inf) else None
         return None

@@ -70,8 +70,8 @@ class _Step:
 
     def __init__(self, whole: Graph, part: Graph, options: TrainingOptions, count: int) -> None:
         self.whole, self.part, self.options, self.count = whole, part, options, count
-        self.wanted = select_updates(whole, options.train, options.lora)
-        self.trained = trained_parameters(whole, self.wanted)
+        self.selected = select_updates(whole, options.train, options.lora)
+        self.trained = trained_parameters(whole, self.selected)
         self.rates = values_by_pattern(whole, "--lr-for", options.lr_for, self.trained, 1.0)
         self.decays = values_by_pattern(
             whole, "--weight-decay-for", options.weight_decay_for, self.trained, options.weight_decay
@@ -92,7 +92,7 @@ class _Step:
         _declare(b, replace(self.part, tensors=tensors), self.trained, options)
         notes = [*whole.notes, *(plan.note for plan in plans), *layer_notes(whole, options.train)]
         step = _step_counter(b, whole, options, self.updates, notes)
-        parts = declare_parts(b, whole, self.wanted)
+        parts = declare_parts(b, whole, self.selected)
         codes = coded_parameters(whole)
         optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step, parts, codes)
         if self.count > 1 and (kind := next((term.kind for term in options.losses() if _compares_rows(term)), "")):
@@ -154,12 +154,12 @@ class _Step:
             if not last:
                 self.sums[losses[0]] = partial_sum("loss", index + 1, self.count)
 
-            def complete(parameter: str, gradient: str, last: bool = last, done: int = index + 1) -> None:
+            def complete(parameter: str, gradient: str, last: bool = last, number: int = index + 1) -> None:
                 if parameter in self.gradients:
                     gradient = b.emit1("Add", [self.gradients[parameter], gradient], hint=f"{parameter}.grad.sum")
                 self.gradients[parameter] = gradient
                 if not last:
-                    self.sums.setdefault(gradient, partial_sum(f"{parameter}.grad", done, self.count))
+                    self.sums.setdefault(gradient, partial_sum(f"{parameter}.grad", number, self.count))
                 if last:
                     optimizer.update(parameter, gradient)
 
@@ -180,9 +180,11 @@ class _Step:
         inputs = tuple(i for i in whole.inputs if i not in labels or any(i in op.inputs for op in b.operators))
         inputs += tuple(targets[1:])
         outputs = (losses[0], *(self._whole_of(logits, plans[0]) if options.output_logits else ()))
-        done = _finish(b, whole, inputs, outputs, targets[0], self.gradients, self.shifts, self.updates, options, notes)
+        built = _finish(
+            b, whole, inputs, outputs, targets[0], self.gradients, self.shifts, self.updates, options, notes
+        )
         like_outputs = (replace(p.samples, subject=t) for p, t in zip(plans, targets, strict=True) if p.samples)
-        return replace(done, facts=(*done.facts, *like_outputs))
+        return replace(built, facts=(*built.facts, *like_outputs))
 
     def _part(self, index: int, sources: list[str]) -> tuple[Graph, list[str]]:
         """The graph of micro-batch `index`, those inputs that `sources` depend on cut out of the caller's."""

@@ -273,11 +273,11 @@ def layer_notes(graph: Graph, train: str) -> list[str]:
 # --- shares of channels -----------------------------------------------------------------------------------------------
 
 
-def _share(found: re.Match[str]) -> Channels:
-    above, below = (int(part) if len(part) <= _DIGITS else 0 for part in found.group(2, 3))
+def _share(match: re.Match[str]) -> Channels:
+    above, below = (int(part) if len(part) <= _DIGITS else 0 for part in match.group(2, 3))
     if not 0 < above < below <= _LARGEST:
-        raise UsageError(f"--train {shortened(found[0], 80)!r}: write PATTERN@1/4, with a share between 0 and 1")
-    return Channels(Fraction(above, below), found[4] is not None)
+        raise UsageError(f"--train {shortened(match[0], 80)!r}: write PATTERN@1/4, with a share between 0 and 1")
+    return Channels(Fraction(above, below), match[4] is not None)
 
 
 def _shares(graph: Graph, pattern: str, part: Channels, term: str) -> dict[str, Update]:

@@ -16,7 +16,7 @@ from poetc.solvers.poetc.settings import BESIDE
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class BackgroundTask(Generic[T]):
     """A task that runs from `start` on, as `task(stop)`. `cancel` sets `stop`; the task should then end soon."""
 
     _running, _usual_s, _lock = 0, 0.0, threading.Lock()  # how many tasks run, and Python's own interval, s
@@ -27,7 +27,7 @@ class Beside(Generic[T]):
         self._error: BaseException | None = None
         self._ended: threading.Event | None = None
 
-    def start(self) -> Beside[T]:
+    def start(self) -> BackgroundTask[T]:
         # An event in place of `join`, which takes the thread for ended when a signal interrupts it (Python 3.11).
         run = contextvars.copy_context().run  # with the handler of MIPs that the caller has
         self._ended, thread = threading.Event(), threading.Thread(target=run, args=(self._run,))
@@ -51,10 +51,10 @@ class Beside(Generic[T]):
     @classmethod
     def _count(cls, more: int) -> None:
         with cls._lock:
-            if Beside._running == 0:
-                Beside._usual_s = sys.getswitchinterval()
-            Beside._running += more
-            sys.setswitchinterval(min(BESIDE.switch_s, cls._usual_s) if Beside._running else cls._usual_s)
+            if BackgroundTask._running == 0:
+                BackgroundTask._usual_s = sys.getswitchinterval()
+            BackgroundTask._running += more
+            sys.setswitchinterval(min(BESIDE.switch_s, cls._usual_s) if BackgroundTask._running else cls._usual_s)
 
     def result(self) -> T:
         """Wait for the result of the task, or raise its error."""

@@ -154,14 +154,14 @@ def exhaust(solving: Solving) -> None:
 def bound_by_large(solving: Solving) -> None:
     """Take the bound of a search in which only large tensors take RAM, where cuts left a wide gap."""
     if worth_large_tensors(solving.model, solving.bound, solving.known_cost):
-        found = bound_of_large(
+        large = bound_of_large(
             solving.problem,
             solving.known_cost,
             known=solving.bound,
             work_s=LARGE.work_share * solving.options.work_limit_s,
             stop_at=solving.stop_at,
         )
-        if found.bound == math.inf:
+        if large.bound == math.inf:
             raise solving.infeasible("proven by large tensors")
-        solving.take_bound(found.bound, "large tensors")
+        solving.take_bound(large.bound, "large tensors")
         solving.say("large tensors")

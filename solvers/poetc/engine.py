@@ -16,7 +16,7 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Problem, Schedule, SolveOptions, Status
 from poetc.solvers.interface import ENGINE_NAME, Event, Progress, SolverInfo
 from poetc.solvers.poetc import candidates
-from poetc.solvers.poetc.beside import Beside
+from poetc.solvers.poetc.beside import BackgroundTask
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.options import warm_start_of
 from poetc.solvers.poetc.orders.best_order import best_order
@@ -60,7 +60,7 @@ class _Solve(Solving):
         self.first = first
         self.windows = Windows(self.race)
         self.relaxing = Relaxing(self)
-        self.beside: Beside[Any] | None = None  # the task in the background
+        self.background: BackgroundTask[Any] | None = None  # the task in the background
 
     def run(self) -> Schedule:
         trivial = self.trivial()
@@ -69,12 +69,12 @@ class _Solve(Solving):
         try:
             self.search()
         finally:
-            if self.beside is not None:
-                self.beside.cancel()
+            if self.background is not None:
+                self.background.cancel()
         return self.finish()
 
-    def start_beside(self, task: Callable[..., T]) -> Beside[T]:
-        self.beside = worker = Beside(task)  # known before it starts, so that `run` ends it in any case
+    def start_background(self, task: Callable[..., T]) -> BackgroundTask[T]:
+        self.background = worker = BackgroundTask(task)  # known before it starts, so that `run` ends it in any case
         return worker.start()
 
     def search(self) -> None:
@@ -99,19 +99,19 @@ class _Solve(Solving):
         if not ladder.cuts and not self.ties:  # where many operators are alike, one good cut comes first
             ladder.cuts = set(self.warm_start.cuts)
         known = bool(ladder.cuts)
-        single: Beside[list[Solved]] | None = None
-        climbing: Beside[list[Rung]] | None = None
+        single: BackgroundTask[list[Solved]] | None = None
+        climbing: BackgroundTask[list[Rung]] | None = None
         if known:
             pass
         elif self.small:
             ladder.cuts = self.single_cuts([] if self.done else self.relaxing.single_cutting()())
         elif not self.done:
-            single = self.start_beside(self.relaxing.single_cutting())
+            single = self.start_background(self.relaxing.single_cutting())
         self.race.run(ENGINE.quick_runs // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
         if known and not self.done:
-            climbing = self.start_beside(
+            climbing = self.start_background(
                 self.relaxing.climbing(LADDER.climb * ENGINE.first_windows_share * self.options.work_limit_s)
             )
         elif self.small:
@@ -140,7 +140,7 @@ class _Solve(Solving):
             if climbing is None:
                 # Plans are of use soon where they take no time, or where they are mended to be schedules.
                 soon = self.ties or (self.small and self.relaxing.work_s < ENGINE.short_s)
-                climbing = self.start_beside(
+                climbing = self.start_background(
                     self.relaxing.climbing(0.0 if soon else LADDER.climb * (now * n * WORK.run_s + windows_s))
                 )
             self.race.run(now, self.target)
@@ -232,10 +232,10 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     report(Event(stage="at once", objective=least, bound=first.proof.bound, schedule=lambda: first))
     left_s = max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started))
     try:
-        found = _solve_any_order(problem, replace(options, time_limit_s=left_s), report, race.incumbent)
+        schedule = _solve_any_order(problem, replace(options, time_limit_s=left_s), report, race.incumbent)
     except LimitError:
         return first
-    return first if least < found.proof.objective else found
+    return first if least < schedule.proof.objective else schedule
 
 
 def _solve_any_order(
@@ -251,8 +251,8 @@ def _solve_any_order(
 
     def report(event: Event) -> None:
         if progress is not None:
-            made = event.schedule
-            progress(event if made is None else replace(event, schedule=lambda: restored(made(), order)))
+            schedule = event.schedule
+            progress(event if schedule is None else replace(event, schedule=lambda: restored(schedule(), order)))
 
     schedule = restored(_Solve(reordered(problem, order), rest, report).run(), order)
     proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)

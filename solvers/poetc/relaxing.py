@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from poetc.solvers.interface import ROUNDING
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
-from poetc.solvers.poetc.bounds.ladder import Ladder, around, left, single_cut_positions
+from poetc.solvers.poetc.bounds.ladder import Ladder, around, gap_share, single_cut_positions
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.settings import CUTS, LADDER, RELAXING
 from poetc.solvers.poetc.solving import Solving
@@ -176,9 +176,9 @@ class Relaxing:
         # Ties are broken as long as that costs little of the gap.
         ties = self.solving.ties and cost - bound > RELAXING.ties_share * CUTS.tie * (cost - self.model.base_cost)
         aim = ladder.aim(bound, cost, self.solving.gap) if between else cost
-        gap = RELAXING.gap_share * min(self.solving.gap, left(bound, aim))
+        gap = RELAXING.gap_share * min(self.solving.gap, gap_share(bound, aim))
         if cost < math.inf:
-            gap = max(gap, ladder.slack * left(bound, cost))
+            gap = max(gap, ladder.slack * gap_share(bound, cost))
 
         def task(stop: threading.Event | None = None) -> Solved:
             model = CutModel(self.model, cuts, between=between, free=free, ties=ties)

@@ -274,7 +274,7 @@ class NestedSettings:
     )
     # Backward operators: one that needs an earlier segment is early where one of so many after it does not need it.
     ahead: int = 8
-    tried: tuple[int, ...] = (0, 4, 8, 13, 20, 32, 48, 64, 80)  # memories, slots beyond the least that has a plan
+    memories: tuple[int, ...] = (0, 4, 8, 13, 20, 32, 48, 64, 80)  # memories, slots beyond the least that has a plan
     failures: int = 2  # memories in a row without a schedule, after which the program is left
     near: float = 1.08  # times the capacity: how far plans are flattened before evictions
     flattenings: int = 60  # steps of that, at most

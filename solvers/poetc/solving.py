@@ -75,7 +75,7 @@ class Solving:
         text = f"{stage}: " + ("no schedule yet" if cost is None else f"schedule {cost}") + f", bound {int(self.bound)}"
         self.log.append(text)
         if self.progress is not None:
-            schedule = None if incumbent is None else self.race.made
+            schedule = None if incumbent is None else self.race.schedule
             self.progress(Event(stage=stage, objective=cost, bound=int(self.bound), schedule=schedule))
 
     def raise_bound(self, relaxation: Relaxation, name: str) -> None:

@@ -98,7 +98,7 @@ class _Node:
 
 class _Search:
     def __init__(self, problem: Problem, below: int, nodes: int, *, once: bool, stop_at: float) -> None:
-        self.problem, self.least, self.left, self.stop_at = problem, below, nodes, stop_at
+        self.problem, self.least, self.nodes_left, self.stop_at = problem, below, nodes, stop_at
         self.deadline_ns = math.inf if problem.deadline_ns is None else problem.deadline_ns
         self.best: tuple[Action, ...] | None = None
         self.is_complete, self.visited = True, 0
@@ -153,8 +153,8 @@ class _Search:
 
     def _visit(self, node: _Node) -> None:
         is_late = not self.visited % LOOK and time.monotonic() > self.stop_at
-        if self.left <= 0 or is_late or node.length > LONGEST * len(self.operators):
-            self.left = 0 if is_late else self.left
+        if self.nodes_left <= 0 or is_late or node.length > LONGEST * len(self.operators):
+            self.nodes_left = 0 if is_late else self.nodes_left
             self.is_complete = False
             return
         if node.executed == self.every and self._is_whole(node):
@@ -162,7 +162,7 @@ class _Search:
             return
         children = list[tuple[int, int, int, _Node]]()
         for child in self._children(node):
-            self.left -= 1
+            self.nodes_left -= 1
             self.visited += 1
             if self.roomy and child.begin < node.begin:
                 continue  # the same actions in the order of their beginnings take no longer

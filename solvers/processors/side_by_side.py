@@ -82,7 +82,7 @@ def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) 
     """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
     schedule = _List(replace(problem, budget_bytes=ROOMY_BYTES), actions, placement, 32, False)
     schedule.run()
-    end_ns = max(*schedule.done, schedule.bus)
+    end_ns = max(*schedule.end_ns, schedule.bus)
     late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
     power_uw = sum(p.idle_uw for p in problem.processors) * end_ns
     energy_pj = 0
@@ -133,9 +133,9 @@ class _Stay:
 
     tensor: int
     size_bytes: int
-    left: int = 0  # users that are not in the list yet
+    readers_left: int = 0  # users that are not in the list yet
     lasts: bool = False  # to the end
-    taken: bool = False  # another one takes its bytes over
+    is_overwritten: bool = False  # another one takes its bytes over
     written_ns: int = 0
     used_ns: int = 0
     processor: int = -1  # that computed it
@@ -172,7 +172,7 @@ class _List:
         pages = any(not isinstance(i.decision, Compute) for i in self.items)
         self.room = problem.budget_bytes - problem.base_bytes - (problem.page_buffer_bytes if pages else 0)
         count = len(problem.processors)
-        self.done, self.before_last, self.workspace = [0] * count, [0] * count, [0] * count
+        self.end_ns, self.before_last, self.workspace = [0] * count, [0] * count, [0] * count
         self.hand_over_ns, self.actions = [0] * count, [0] * count
         self.bus, self.barrier = 0, 0
         self.live = sum(s.size_bytes for s in self.stays if s.written_ns < 0)
@@ -221,25 +221,25 @@ class _List:
             for t in reads:
                 stay = current[t]
                 item.reads.append(stay)
-                self.stays[stay].left += 1
+                self.stays[stay].readers_left += 1
                 if makers[stay] >= 0:
                     edges.add((makers[stay], k))
-            taken = {}
+            overwritten = {}
             if isinstance(decision, Compute):
                 for i, o in decision.in_place:
                     stay = current[i]
                     edges |= {(user, k) for user in users[stay] if user >= 0}
-                    self.stays[stay].taken = True
-                    taken[o] = self.stays[stay].size_bytes
+                    self.stays[stay].is_overwritten = True
+                    overwritten[o] = self.stays[stay].size_bytes
             for stay in item.reads:
                 users[stay].append(k)
             outputs = self.problem.operators[decision.operator].outputs if isinstance(decision, Compute) else ()
             for t in (decision.tensor,) if isinstance(decision, PageIn) else outputs:
-                size = taken.get(t, self.problem.tensors[t].size_bytes)
+                size = overwritten.get(t, self.problem.tensors[t].size_bytes)
                 item.makes.append(begin(t, k, size))
                 makers.append(k)
         for t, stay in current.items():
-            self.stays[stay].lasts = self.problem.tensors[t].final == "ram" and not self.stays[stay].taken
+            self.stays[stay].lasts = self.problem.tensors[t].final == "ram" and not self.stays[stay].is_overwritten
         for a, b in edges:
             if a >= 0 and a != b:
                 self.items[a].after.append(b)
@@ -305,7 +305,7 @@ class _List:
         """When an item would begin, and the frees that come right before it; None if it does not fit."""
         item = self.items[k]
         own = self._processor(item)
-        begin = max(self.done[own], self.barrier, *(self.stays[s].written_ns for s in item.reads), 0)
+        begin = max(self.end_ns[own], self.barrier, *(self.stays[s].written_ns for s in item.reads), 0)
         if isinstance(item.decision, Compute):
             taken = {i for i, _ in item.decision.in_place}
             begin = max(
@@ -315,8 +315,8 @@ class _List:
                 0,
             )
         needed = self.live + self._new_bytes(k) + self._own_workspace(k)
-        beside = [0 if q == own else w for q, w in enumerate(self.workspace)]
-        needed += sum(beside)
+        workspaces = [0 if q == own else w for q, w in enumerate(self.workspace)]
+        needed += sum(workspaces)
         frees = []
         for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
             stay = self.stays[s]
@@ -327,16 +327,16 @@ class _List:
                 begin = max(begin, stay.used_ns)
                 over = self._is_last_action_over(stay)
                 if over is not None:
-                    needed, beside[over] = needed - beside[over], 0
+                    needed, workspaces[over] = needed - workspaces[over], 0
         return (begin, frees) if needed <= self.room else None
 
     def _issue(self, k: int, *, fence: bool) -> None:
         item = self.items[k]
         decision, own = item.decision, self._processor(item)
-        begin = max([self.done[own], self.barrier, *(self.stays[s].written_ns for s in item.reads)])
+        begin = max([self.end_ns[own], self.barrier, *(self.stays[s].written_ns for s in item.reads)])
         if isinstance(decision, Compute):
             if fence:
-                self.barrier = begin = max(self.barrier, *self.done)
+                self.barrier = begin = max(self.barrier, *self.end_ns)
                 self.workspace = [0] * len(self.workspace)
             taken = {i for i, _ in decision.in_place}
             begin = max(
@@ -348,7 +348,7 @@ class _List:
             extra_ns = self._hand_over_ns(item, own)
             self.hand_over_ns[own] += extra_ns
             end = begin + item.duration_ns + extra_ns
-            self.before_last[own], self.done[own] = self.done[own], end
+            self.before_last[own], self.end_ns[own] = self.end_ns[own], end
             self.workspace[own] = self._own_workspace(k)
             self.actions[own] += 1
             self.result.append(replace(decision, processor=own, fence=fence))
@@ -357,16 +357,16 @@ class _List:
                 self.bus = end = max(begin, self.bus) + item.duration_ns
             else:
                 end = begin + item.duration_ns
-                self.before_last[0], self.done[0] = self.done[0], end
+                self.before_last[0], self.end_ns[0] = self.end_ns[0], end
             self.result.append(decision)
         self.live += self._new_bytes(k)
         for s in item.reads:
             stay = self.stays[s]
-            stay.left -= 1
+            stay.readers_left -= 1
             stay.used_ns = max(stay.used_ns, end)
             if isinstance(decision, Compute):
                 stay.last_use = own, self.actions[own]
-            if not stay.left and self._is_dead(stay):
+            if not stay.readers_left and self._is_dead(stay):
                 self.dead.append(s)
         for s in item.makes:
             stay = self.stays[s]
@@ -380,7 +380,7 @@ class _List:
             self.items[b].waits -= 1
 
     def _is_dead(self, stay: _Stay) -> bool:
-        return not stay.left and not stay.lasts and not stay.taken
+        return not stay.readers_left and not stay.lasts and not stay.is_overwritten
 
     def _is_last_action_over(self, stay: _Stay) -> int | None:
         """The processor that used the tensor last, where it has begun nothing since, so that its workspace is free."""

@@ -59,7 +59,7 @@ class Online:
         self.locks = [0] * model.n_tensors
         self.pinned: set[int] = set()
         self.gone: set[int] = set()  # overwritten by an update
-        self.kept: set[int] = set()  # dead tensors from which alone evicted ones can be made
+        self.last_copies: set[int] = set()  # dead tensors from which alone evicted ones can be made
         self.closing: set[int] = set()  # readers of the state that the next operator overwrites
         self.clock: float = 0  # cost spent so far, the unit of staleness
         self.position = 0  # in the order of first executions
@@ -261,7 +261,7 @@ class Online:
         source = self.model.producer[t] < 0 or not self.model.recomputable[self.model.producer[t]]
         if t in self.resident and not self.locks[t] and not self.alive(t) and not source:
             if self._is_last_source(t):
-                self.kept.add(t)
+                self.last_copies.add(t)
             else:
                 self._leave(t)
 
@@ -349,7 +349,7 @@ class Online:
 
     def _make_room(self, size: int) -> None:
         while self.used + size > self.capacity:
-            unneeded = [t for t in sorted(self.kept) if not self.locks[t] and not self._is_last_source(t)]
+            unneeded = [t for t in sorted(self.last_copies) if not self.locks[t] and not self._is_last_source(t)]
             if unneeded:
                 self._leave(unneeded[0])
                 continue
@@ -379,7 +379,7 @@ class Online:
 
     def _leave(self, t: int) -> None:
         self.resident.discard(t)
-        self.kept.discard(t)
+        self.last_copies.discard(t)
         self.used -= self.model.size[t]
         self._version += 1
         if self.rules.is_fixed:

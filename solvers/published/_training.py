@@ -57,7 +57,7 @@ def split(model: Model, solver: str, *, every_part: bool = False) -> Split:
 
 def _forward_operators(model: Model, every_part: bool) -> dict[int, int]:
     """By operator of a forward pass, in their order, the first backward operator behind that pass."""
-    found: dict[int, int] = {}
+    backward_of: dict[int, int] = {}
     passed: list[int] | None = []  # operators of the forward pass so far; None in a backward pass
     for v, op in enumerate(model.problem.operators):
         if passed is None and every_part and op.phase == "forward":
@@ -65,11 +65,11 @@ def _forward_operators(model: Model, every_part: bool) -> dict[int, int]:
         if passed is None:
             continue
         if op.phase == "backward":
-            found.update(dict.fromkeys(passed, v))
+            backward_of.update(dict.fromkeys(passed, v))
             passed = None
         else:
             passed.append(v)
-    return found
+    return backward_of
 
 
 def run(

@@ -84,11 +84,11 @@ def _recompute_ns(model: Model, t: int, absent: set[int], again: Counter[int]) -
 
 def _read_by(model: Model, redo: set[int], absent: set[int]) -> Counter[int]:
     """For each tensor, how many of `redo` are made from it."""
-    found: Counter[int] = Counter()
+    readings: Counter[int] = Counter()
     for other in redo:
         made_by = _lineage(model, other, absent) or set()
-        found.update({t for v in made_by for t in model.inputs[v]})
-    return found
+        readings.update({t for v in made_by for t in model.inputs[v]})
+    return readings
 
 
 def _lineage(model: Model, t: int, absent: set[int]) -> set[int] | None:

@@ -84,12 +84,12 @@ class Checkmate(StageModel):
     def start(self, codes: list[int]) -> dict[int, float]:
         values = super().start(codes)
 
-        def given(linear: tuple[Linear, float]) -> float:
+        def value_of(linear: tuple[Linear, float]) -> float:
             return linear[1] + sum(values[column] for column, _ in linear[0])
 
         for free, t, i, k, later in self.FREE:
-            hazards = given(self.held(t + 1, i)) + sum(given(self.executed(t, j)) for j in later)
-            values[free] = float(given(self.executed(t, k)) > 0 and hazards == 0)
+            hazards = value_of(self.held(t + 1, i)) + sum(value_of(self.executed(t, j)) for j in later)
+            values[free] = float(value_of(self.executed(t, k)) > 0 and hazards == 0)
         return values
 
 

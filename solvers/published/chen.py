@@ -52,11 +52,11 @@ def checkpointed(model: Model, parts: Split, checkpoints: Sequence[int]) -> list
 
 def offer_all(baseline: Baseline, parts: Split, choices: Iterable[tuple[str, Sequence[int]]]) -> None:
     """Offer the schedule of every set of checkpoints, each once."""
-    tried: set[tuple[int, ...]] = set()
+    offered: set[tuple[int, ...]] = set()
     for label, checkpoints in choices:
-        if tuple(checkpoints) in tried:
+        if tuple(checkpoints) in offered:
             continue
-        tried.add(tuple(checkpoints))
+        offered.add(tuple(checkpoints))
         if baseline.out_of_time:
             break
         baseline.offer_made(partial(checkpointed, baseline.model, parts, checkpoints), label)

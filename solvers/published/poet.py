@@ -163,7 +163,7 @@ class _Formulation:
                 if model.expiry[i] < t and not (model.pageable[i] or model.on_store[i]):
                     self.fix(self.SRam[t][i], 0)
 
-    def made(self, t: int, i: int) -> Any:
+    def computed(self, t: int, i: int) -> Any:
         p = self.model.producer[i]
         return self.R[t][p] if p >= 0 else 0
 
@@ -172,13 +172,13 @@ class _Formulation:
         for t in range(self.n):
             self.left_s()
             for i, k in self.edges:
-                self.rows.append(self.R[t][k] <= self.made(t, i) + self.SRam[t][i])
+                self.rows.append(self.R[t][k] <= self.computed(t, i) + self.SRam[t][i])
             for i in range(self.m):
                 self.rows.append(self.MIn[t][i] <= self.SSd[t][i])
                 self.rows.append(self.MOut[t][i] <= self.SRam[t][i])
                 if t + 1 < self.n:
                     # A tensor that an update consumes in stage t is in RAM afterwards only if it is paged in.
-                    stays = 0 if model.expiry[i] == t else self.SRam[t][i] + self.made(t, i)
+                    stays = 0 if model.expiry[i] == t else self.SRam[t][i] + self.computed(t, i)
                     self.rows.append(self.SRam[t + 1][i] <= stays + self.MIn[t][i])
                     stored = 1 if model.on_store[i] else self.SSd[t][i] + self.MOut[t][i]
                     self.rows.append(self.SSd[t + 1][i] <= stored)
@@ -187,7 +187,7 @@ class _Formulation:
         last = self.n - 1
         for i in range(self.m):
             if self.model.ends_in_ram[i]:
-                self.rows.append(self.SRam[last][i] + self.made(last, i) + self.MIn[last][i] >= 1)
+                self.rows.append(self.SRam[last][i] + self.computed(last, i) + self.MIn[last][i] >= 1)
             if self.model.ends_on_store[i] and not self.model.on_store[i]:
                 self.rows.append(self.SSd[last][i] + self.MOut[last][i] >= 1)
 

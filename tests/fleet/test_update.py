@@ -40,13 +40,13 @@ def numbers(count: int, seed: int = 0) -> Array:
 def test_c_has_the_words_of_the_reference(library: Library, stochastic: bool, clip: float, levels: int) -> None:
     quantizer = Quantizer(clip=clip, range=levels, factor=0.3, stochastic=stochastic, seed=9, round=4)
     after, before = numbers(4001), numbers(4001, 1)
-    words = quantizer.words(after, before, first=11)
-    assert words.tobytes() == quantizer.words_in_c(library, after, before, first=11).tobytes()
-    parts = [quantizer.words_in_c(library, after[i : i + 7], before[i : i + 7], 11 + i) for i in range(0, 4001, 7)]
+    words = quantizer.codes(after, before, first=11)
+    assert words.tobytes() == quantizer.codes_in_c(library, after, before, first=11).tobytes()
+    parts = [quantizer.codes_in_c(library, after[i : i + 7], before[i : i + 7], 11 + i) for i in range(0, 4001, 7)]
     assert np.concatenate(parts).tobytes() == words.tobytes()
     assert int(words.max()) <= levels
-    whole = quantizer.words(after)
-    assert whole.tobytes() == quantizer.words_in_c(library, after).tobytes()
+    whole = quantizer.codes(after)
+    assert whole.tobytes() == quantizer.codes_in_c(library, after).tobytes()
     exact = np.clip(after.astype(np.float64) * np.float32(0.3), -np.float32(clip), np.float32(clip))
     step = 2 * clip / levels
     found = quantizer.numbers(whole)
@@ -63,7 +63,7 @@ def test_masks_cancel_in_the_sum(library: Library) -> None:
     masks = np.concatenate([masks, -masks.sum(0, dtype=np.uint32)[None]])
     updates = random.uniform(-1, 1, (3, 500)).astype(np.float32)
     sent = [
-        quantizer.masked_in_c(library, quantizer.words_in_c(library, u), mask)
+        quantizer.masked_in_c(library, quantizer.codes_in_c(library, u), mask)
         for u, mask in zip(updates, masks, strict=True)
     ]
     assert all((words <= quantizer.mask).all() for words in sent)
@@ -75,7 +75,7 @@ def test_what_cannot_be_quantised_is_refused(library: Library) -> None:
     quantizer = Quantizer(clip=1.0, range=256)
     for bad in (np.nan, np.inf):
         array = np.array([0, bad], np.float32)
-        for words in (quantizer.words, lambda a: quantizer.words_in_c(library, a)):
+        for words in (quantizer.codes, lambda a: quantizer.codes_in_c(library, a)):
             with pytest.raises(CheckFailed, match="not finite: the training diverged"):
                 words(array)
     for fault, changes in {

@@ -150,7 +150,7 @@ def test_memory_does_not_grow(graph: Graph) -> None:
 def smallest_bytes(graph: TrainingGraph) -> int:
     """The smallest budget found on a microcontroller, wherever state lives, and a bound within a hundredth of it."""
     problem = build_problem(graph, load_profile("stm32f746"), budget_bytes=0)
-    found = planner().search_ram(problem, LONGEST_SEARCH_S).found
+    found = planner().search_ram(problem, LONGEST_SEARCH_S).result
     assert found.ram_bytes is not None and found.ram_bytes <= 1.01 * found.bound_bytes
     return found.ram_bytes
 

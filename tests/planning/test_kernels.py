@@ -111,7 +111,7 @@ def test_the_smallest_budget_counts_low_workspace_kernels() -> None:
     less = 0
     for seed in SEEDS[:10]:
         problem = replace(case(seed)[0], deadline_ns=None)
-        found = planner("ram").search_ram(problem, 1.0).found
+        found = planner("ram").search_ram(problem, 1.0).result
         choices = (fastest(problem), with_least_workspace(problem))
         assert found.ram_bytes is not None
         assert found.bound_bytes <= min(minimum_budget(plain) or 0 for plain in choices), seed
@@ -123,7 +123,7 @@ def test_the_smallest_budget_counts_low_workspace_kernels() -> None:
 
 def test_an_infeasible_budget_names_what_low_workspace_kernels_need() -> None:
     problem = next(p for p, _ in map(case, SEEDS) if p.deadline_ns is None)
-    found = planner("ram").search_ram(problem, 1.0).found
+    found = planner("ram").search_ram(problem, 1.0).result
     low = replace(problem, budget_bytes=planner("ram").lower_bound_bytes(problem) - 1)
     with pytest.raises(InfeasibleError, match=f"known to work is {found.ram_bytes} bytes"):
         planner("ram", "poetc", OPTIONS).solve(low)

@@ -47,18 +47,20 @@ def test_the_cheapest_wins_and_what_cannot_win_is_not_solved() -> None:
         split = best_split(problems)
         assert split.cost == min(costs.values()), seed
         assert split.proof.bound <= split.cost
-        assert split.proof.bound <= min([t.least for t in split.tried if t.outcome != "does not fit"]), "of all numbers"
+        assert split.proof.bound <= min([t.least for t in split.results if t.outcome != "does not fit"]), (
+            "of all numbers"
+        )
         assert costs[split.choices["micro_batches"] or 0] == min(costs.values())
         assert verify(dict(problems)[split.choices["micro_batches"] or 0], split.schedule).energy_pj == min(
             costs.values()
         )
-        assert [t.count for t in split.tried] == [1, 2, 4]
-        for t in split.tried:
+        assert [t.count for t in split.results] == [1, 2, 4]
+        for t in split.results:
             if t.outcome == "cannot be cheaper":
                 assert t.least >= split.cost
             elif t.outcome == "does not fit":
                 assert t.count not in costs
-        assert split.tried[2].outcome in ("cannot be cheaper", "optimal", "does not fit")
+        assert split.results[2].outcome in ("cannot be cheaper", "optimal", "does not fit")
         chosen.add(split.choices["micro_batches"])
     assert chosen >= {1, 2}
 
@@ -73,7 +75,7 @@ def test_keep_all_of_a_split_spares_the_search(monkeypatch: pytest.MonkeyPatch) 
     assert fits.compute_once_pj < tight.compute_once_pj
     split = best_split([(1, tight), (2, fits)])
     assert (split.choices["micro_batches"], solved) == (2, [fits])
-    assert split.tried[0].outcome == "cannot be cheaper"
+    assert split.results[0].outcome == "cannot be cheaper"
 
 
 def test_if_nothing_fits_the_most_frugal_one_says_what_would() -> None:

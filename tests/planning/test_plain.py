@@ -104,7 +104,7 @@ def test_one_smallest_budget_is_named(
     monkeypatch.setattr("poetc.solvers.solve", nothing)
     asked = replace(problem, budget_bytes=100)
     minimum = RamSearch(asked, 1.0)
-    minimum.found = SmallestRam(ram_bytes=found_bytes, bound_bytes=50, schedule=None, plan=None, tensors=(("a", 7),))
+    minimum.result = SmallestRam(ram_bytes=found_bytes, bound_bytes=50, schedule=None, plan=None, tensors=(("a", 7),))
     with pytest.raises(LimitError) as raised:
         solve_plain(asked, "poetc", SolveOptions(), smallest_ram=minimum)
     said = "the smallest budget with a schedule is 400 bytes; raise --budget"
@@ -225,10 +225,10 @@ def test_the_least_ram_is_searched_for_once_and_within_what_is_left(
     replace_clock(monkeypatch, clock)
     monkeypatch.setattr(smallest_ram, "find_smallest_ram", searched)
     minimum = RamSearch(problem, 2.0, stop_at=1005.0)
-    assert minimum.found is minimum.found
+    assert minimum.result is minimum.result
     clock.now = 1004.5
-    assert RamSearch(problem, 2.0, stop_at=1005.0).found.ram_bytes is not None
-    assert RamSearch(problem, 2.0, stop_at=1100.0).found.ram_bytes is not None
+    assert RamSearch(problem, 2.0, stop_at=1005.0).result.ram_bytes is not None
+    assert RamSearch(problem, 2.0, stop_at=1100.0).result.ram_bytes is not None
     assert given == [5.0, 2.0, smallest_ram.LONGEST_SEARCH_S]
 
 

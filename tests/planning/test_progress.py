@@ -72,7 +72,7 @@ def test_a_bound_on_a_part_of_the_choices_is_not_kept() -> None:
 
     def bound(own: int, *covers: str, is_real: bool = True) -> int:
         event = Event(stage="", objective=100, bound=own)
-        return best.seen(problem, event, covers=frozenset(covers), is_real=is_real).bound
+        return best.observe(problem, event, covers=frozenset(covers), is_real=is_real).bound
 
     assert bound(100) == 10, "that of one placement and of some kernels: the gap is not closed"
     assert bound(50, "kernels", is_real=False) == bound(60, "state") == 10, "that of one placement, or of some kernels"
@@ -90,7 +90,7 @@ def test_a_bound_for_some_options_stands_beside_a_schedule_with_them() -> None:
 
     def bound(objective: int, own: int, made: dict[str, int], *covers: str) -> int:
         event = Event(stage="", objective=objective, bound=own)
-        return best.seen(problem, event, covers=frozenset({"state", *covers}), made=made).bound
+        return best.observe(problem, event, covers=frozenset({"state", *covers}), chosen=made).bound
 
     assert bound(100, 30, {"saved": 1}) == 10, "kernels are open"
     assert bound(100, 40, {"saved": 1, "kernels": 0}) == 40
@@ -113,7 +113,7 @@ def test_no_bound_is_shown_that_a_search_to_come_may_cross() -> None:
 
     def bound(objective: int, own: int, streams: tuple[int, ...]) -> int:
         event = Event(stage="", objective=objective, bound=own)
-        return best.seen(problem, event, made={"streaming": streams}).bound
+        return best.observe(problem, event, chosen={"streaming": streams}).bound
 
     assert bound(100, 99, (2,)) == 20
     assert [bound(90, 25, ()), bound(90, 40, ())] == [25, 30]
@@ -126,11 +126,11 @@ def test_a_cheaper_schedule_in_another_order_takes_the_bound_down() -> None:
     problem = with_budget(training_problem(Random(1), 2), 0.6)
     best = BestSoFar(log=SearchLog())
     best.begin(problem, [], lambda _: 10)
-    assert best.seen(problem, Event(stage="", objective=100, bound=100)).bound == 100
+    assert best.observe(problem, Event(stage="", objective=100, bound=100)).bound == 100
     best.keep(problem, 100, {})
-    assert best.seen(problem, Event(stage="", objective=90, bound=80)).bound == 90
+    assert best.observe(problem, Event(stage="", objective=90, bound=80)).bound == 90
     best.keep(problem, 90, {})
-    assert best.seen(problem, Event(stage="", objective=90, bound=85)).bound == 90
+    assert best.observe(problem, Event(stage="", objective=90, bound=85)).bound == 90
     assert best.log is not None and [row.bound for row in best.log.rows] == [100, 90, 90]
 
 
@@ -140,7 +140,7 @@ def test_the_best_schedule_is_one_that_packs() -> None:
     best.begin(problem, [], lambda _: 10)
 
     def row(objective: int | None) -> tuple[int | None, int | None]:
-        best.seen(problem, Event(stage=str(objective), objective=objective, bound=20))
+        best.observe(problem, Event(stage=str(objective), objective=objective, bound=20))
         assert best.log is not None
         last = best.log.rows[-1]
         assert last.gap == (None if last.best is None else 1 - last.bound / last.best)

@@ -72,9 +72,9 @@ def test_the_least_ram_is_that_of_some_encodings(offer: EncodingSpace) -> None:
     )
     assert with_offer.lower_bound_bytes(problem) <= without.lower_bound_bytes(problem)
     search = with_offer.search_ram(problem, 2.0, time.monotonic() + 2.0)
-    smallest = search.found.ram_bytes
+    smallest = search.result.ram_bytes
     assert smallest is not None
-    assert smallest <= (without.search_ram(problem, 2.0).found.ram_bytes or 0)
+    assert smallest <= (without.search_ram(problem, 2.0).result.ram_bytes or 0)
     least = with_offer.least_ram_solution(replace(problem, budget_bytes=smallest), search.as_budget())
     assert least.choices["saved"] is not None
     verify(replace(least.problem, budget_bytes=smallest), least.schedule)
@@ -87,7 +87,7 @@ def test_the_least_ram_within_a_deadline_is_without_encodings_that_take_longer(o
     planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=[offer]))
     for share in (1.0, 1.05):
         problem = replace(offer.exact, deadline_ns=int(share * once_ns))
-        found = planner.search_ram(problem, 2.0).found
+        found = planner.search_ram(problem, 2.0).result
         assert found.ram_bytes is not None and found.ram_bytes <= keep_all_peak_bytes(problem)
     long, short = (saved.frugal(replace(offer.exact, deadline_ns=ns)) for ns in (2 * once_ns, once_ns // 2))
     assert long.operators == saved.frugal(offer.exact).operators
@@ -123,7 +123,7 @@ def test_lossy_encodings_that_are_allowed_do_not_raise_the_least_ram(monkeypatch
         problem = build_problem(step, PROFILE, budget_bytes=10**6, paging=Paging.NONE)
         offers = offers_of(step, PROFILE, problem, Paging.NONE)
         planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=offers))
-        least[saved] = planner.search_ram(problem, 60.0).found.ram_bytes
+        least[saved] = planner.search_ram(problem, 60.0).result.ram_bytes
     assert least["int8"] <= least["exact"]
     of_proposals = [given for given in limits if given["work_limit_s"] < math.inf]
     assert len(of_proposals) > 2

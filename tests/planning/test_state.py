@@ -381,7 +381,7 @@ def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
             limited = replace(problem, **limits)
             if min_budget(limited, time_limit_s=1.0).smallest_bytes is None:
                 continue
-            found = planner().search_ram(limited, 1.0).found
+            found = planner().search_ram(limited, 1.0).result
             assert found.ram_bytes is not None, (seed, limits)
             assert found.bound_bytes <= least_bytes
             known += 1

@@ -76,7 +76,7 @@ def solve(state: str) -> Callable[[], object]:
     def solved() -> object:
         problem = tight(1)
         search = planner(state, options=OPTIONS).search_ram(problem, 0.1 * LIMIT_S, time.monotonic() + LIMIT_S)
-        return planner(state, options=OPTIONS).knowing(search).solve(problem), search.found
+        return planner(state, options=OPTIONS).knowing(search).solve(problem), search.result
 
     return solved
 

@@ -37,6 +37,6 @@ def solve_plain(
 
 def smallest_ram_bytes(problem: Problem, state: str = "auto", search_s: float = 10.0) -> int:
     """The least RAM that a search of `search_s` finds."""
-    found = planner(state).search_ram(problem, search_s).found.ram_bytes
+    found = planner(state).search_ram(problem, search_s).result.ram_bytes
     assert found is not None
     return found

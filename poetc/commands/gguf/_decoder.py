@@ -181,11 +181,11 @@ class Decoder:
         return self.hold(name, pack(blocks.codes, blocks.bits).reshape(rows, -1, blocks.block * blocks.bits // 8))
 
     def _few_bits(
-        self, x: str, given: list[str], shape: tuple[int, ...], blocks: Blocks, path: str, output: str
+        self, x: str, operands: list[str], shape: tuple[int, ...], blocks: Blocks, path: str, output: str
     ) -> str:
         sizes: dict[str, Any] = {"N": shape[0], "K": shape[1], "bits": blocks.bits, "block_size": blocks.block}
         out = output or f"{path}/MatMulNBits"
-        return self.add("MatMulNBits", [x, *given], out, name=f"{path}/MatMulNBits", **sizes)
+        return self.add("MatMulNBits", [x, *operands], out, name=f"{path}/MatMulNBits", **sizes)
 
     def _table(self) -> str:
         """Rows of the token table; `tied` holds its tensors, which the head may share."""

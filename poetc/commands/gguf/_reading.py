@@ -67,7 +67,7 @@ class Gguf:
 
 def _reason(path: Path, error: Exception) -> str:
     """The fault, in the words of a file where the reader has those of arrays."""
-    if not any(words in str(error) for words in _ENDS):
+    if not any(ending in str(error) for ending in _ENDS):
         return shortened(error, 120)
     with open_file(path) as file:
         header = file.read(_HEADER.size)

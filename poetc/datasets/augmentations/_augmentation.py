@@ -93,7 +93,7 @@ class Augmentations:
             for slot in changed if isinstance(kind.value, int) else ():
                 if kind.value >= min(_places(slot)):
                     raise UsageError(
-                        f"--augment {name}:{kind.value}: nothing of {slot.name} {slot.wanted} would be left"
+                        f"--augment {name}:{kind.value}: nothing of {slot.name} {slot.shape_text} would be left"
                     )
             for target in slots if kind.moves else ():
                 if target.is_target and target.boxes:

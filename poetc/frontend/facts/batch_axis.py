@@ -22,7 +22,7 @@ def find(graph: Graph) -> Iterator[Fact]:
 
     An output of samples [b, ...] tells the axis of an input of sequences [a, b, c] too.
     """
-    found: dict[str, int] = {}
+    axis_of: dict[str, int] = {}
     inputs = [n for n in graph.inputs if graph.tensors[n].dtype is DType.F32 and len(graph.tensors[n].shape) > 2]
     for output in graph.outputs:
         shape = graph.tensors[output].shape
@@ -33,9 +33,9 @@ def find(graph: Graph) -> Iterator[Fact]:
             if min(own[:2]) > 1 and (of_steps or of_samples):
                 axes = _axes(graph, name, output)
                 if axes is not None:
-                    found.setdefault(name, axes[0])
-                    found.setdefault(output, axes[1])
-    for name, axis in found.items():
+                    axis_of.setdefault(name, axes[0])
+                    axis_of.setdefault(output, axes[1])
+    for name, axis in axis_of.items():
         shape = graph.tensors[name].shape
         if axis or (shape[0] == shape[1] and len(shape) == 3):
             yield Fact(KIND, name, axis, _EVIDENCE, "likely")

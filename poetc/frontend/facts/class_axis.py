@@ -23,9 +23,9 @@ def find(graph: Graph) -> Iterator[Fact]:
     made_by = makers(graph)
     for name in graph.outputs:
         rank = len(graph.tensors[name].shape)
-        found = _axis(graph, made_by, name) if rank > 2 else None
-        if found is not None and found[0]:
-            axis, what, confidence = found
+        guess = _axis(graph, made_by, name) if rank > 2 else None
+        if guess is not None and guess[0]:
+            axis, what, confidence = guess
             yield Fact(KIND, name, axis, what, confidence, "--class-axis")
 
 
@@ -80,9 +80,9 @@ def _of_product(
 
 def _moved(moves: list[_Move], axis: int, what: str, confidence: str) -> tuple[int, str, str] | None:
     """The axis behind the operators that move data, the last one of the graph first in `moves`."""
-    found: int | None = axis
+    moved: int | None = axis
     for before, after in reversed(moves):
-        if found is None:
+        if moved is None:
             return None
-        found = before.index(found) if after is None else reshaped(before, found, after)
-    return None if found is None else (found, what, confidence)
+        moved = before.index(moved) if after is None else reshaped(before, moved, after)
+    return None if moved is None else (moved, what, confidence)

@@ -242,9 +242,9 @@ def _beside_another(name: str, value: Array, others: Mapping[str, Array]) -> str
     return ""
 
 
-def _on_a_spectrum(graph: Graph, candidates: Mapping[str, Array], found: Mapping[str, str]) -> dict[str, str]:
+def _on_a_spectrum(graph: Graph, candidates: Mapping[str, Array], fixed: Mapping[str, str]) -> dict[str, str]:
     """Matrices of numbers of at least 0 that a spectrum alone is multiplied by, which a fixed transform has made."""
-    if not found:
+    if not fixed:
         return {}
     made_by, result = makers(graph), {}
     for op in graph.operators:
@@ -253,20 +253,20 @@ def _on_a_spectrum(graph: Graph, candidates: Mapping[str, Array], found: Mapping
         for k in (0, 1):
             weight = op.inputs[k]
             value = candidates.get(weight)
-            if value is None or weight in found or value.min() < 0:
+            if value is None or weight in fixed or value.min() < 0:
                 continue
-            basis = _fixed_source(graph, made_by, op.inputs[1 - k], found)
+            basis = _fixed_source(graph, made_by, op.inputs[1 - k], fixed)
             if basis:
                 result[weight] = f"numbers of at least 0 that the spectrum of {basis!r} is multiplied by: a filter bank"
     return result
 
 
-def _fixed_source(graph: Graph, made_by: Mapping[str, Operator], tensor: str, found: Mapping[str, str]) -> str:
+def _fixed_source(graph: Graph, made_by: Mapping[str, Operator], tensor: str, fixed: Mapping[str, str]) -> str:
     """The fixed tensor that `tensor` is made with; "" where there is none, or a trained one too."""
     basis, seen, queue = "", {tensor}, [tensor]
     while queue:
         name = queue.pop()
-        if name in found:
+        if name in fixed:
             basis = basis or name
         elif graph.tensors[name].role is Role.PARAMETER:
             return ""

@@ -25,12 +25,12 @@ def of_samples(op: Bound, axis: int) -> tuple[Cut, Cut]:
     shape = op.inputs[0].shape
 
     def axes(before: bool) -> list[Axes]:
-        found = list[Axes]()
+        ranges = list[Axes]()
         for t in (*op.inputs, *op.outputs):
             own = len(t.shape) == len(shape)
             behind = axis + own, len(t.shape) - 1
-            found.append(None if t.elements == 1 else (0, axis - 1) if before else behind)
-        return found
+            ranges.append(None if t.elements == 1 else (0, axis - 1) if before else behind)
+        return ranges
 
     def cut(name: str, extents: Sequence[int], before: bool) -> Cut:
         if math.prod(extents) < 2:

@@ -153,12 +153,12 @@ class Algorithm:
         if self.products == "integers":
             self._check_integers()
         for end in ((), *((e,) for e in ENDS if getattr(self, e)), ENDS if self.first and self.last else ()):
-            found = {name: self.numbers(name, end) for name in PRODUCTS}
+            factors = {name: self.numbers(name, end) for name in PRODUCTS}
             names = ("weights and activations", "errors and weights", "errors and activations")
             for pair in names:
                 one, other = pair.split(" and ")
-                bits = found[one].bits + found[other].bits
-                power = found[one].power + found[other].power
+                bits = factors[one].bits + factors[other].bits
+                power = factors[one].power + factors[other].power
                 if self.sums is not None and self.sums.numbers.low + power < LEAST_LOW:
                     raise ValueError(f"sums of {pair} would begin below 2^{LEAST_LOW}; take a smaller times")
                 if bits > _EXACT_BITS:
@@ -223,8 +223,8 @@ def recorded_algorithm(text: str) -> Algorithm:
 
 
 def _parsed(text: str, path: Path) -> Algorithm:
-    found, lines = parse(text, path, KIND)
-    return _Reader(path, lines).algorithm(found)
+    members, lines = parse(text, path, KIND)
+    return _Reader(path, lines).algorithm(members)
 
 
 class _Reader:

@@ -72,8 +72,8 @@ class _Step:
         graph, algorithm = self.graph, self.algorithm
         if self._draws():
             self._count_steps()
-        made = {graph.gradients[w]: (w, algorithm.gradients) for w in sorted(self.weights) if w in graph.gradients}
-        made |= {graph.gradients[p]: (p, self.norms.numbers.get("gradients")) for p in self._of_norms()}
+        narrowed = {graph.gradients[w]: (w, algorithm.gradients) for w in sorted(self.weights) if w in graph.gradients}
+        narrowed |= {graph.gradients[p]: (p, self.norms.numbers.get("gradients")) for p in self._of_norms()}
         gradients = dict(graph.gradients)
         renamed: dict[str, str] = {}
         products = {op.name for op in self.products}
@@ -87,7 +87,7 @@ class _Step:
             else:
                 self.operators.append(op)
             for tensor in op.outputs:
-                parameter, numbers = made.get(tensor, ("", None))
+                parameter, numbers = narrowed.get(tensor, ("", None))
                 if numbers is not None:
                     renamed[tensor] = self._few_bits(tensor, numbers, op, f"{parameter}.grad.few")[0]
                     gradients[parameter] = renamed[tensor]
@@ -119,8 +119,8 @@ class _Step:
     def _is_product(self, op: Operator) -> bool:
         if op.kind not in PRODUCTS:
             return False
-        given: dict[str, Attribute] = self._narrowed(op, (AS_IT_IS,) * (len(op.inputs) + 1))
-        return kernel_of(Bound(given, tuple(self.tensors[t].type for t in op.inputs))) is not None
+        attributes: dict[str, Attribute] = self._narrowed(op, (AS_IT_IS,) * (len(op.inputs) + 1))
+        return kernel_of(Bound(attributes, tuple(self.tensors[t].type for t in op.inputs))) is not None
 
     def _narrowed(self, op: Operator, forms: tuple[int, ...]) -> dict[str, Attribute]:
         return {**op.attributes, "of": op.kind, "dtype": "bf16", "forms": forms, "scales": (0,) * len(forms)}
@@ -266,9 +266,9 @@ class _Step:
 
     def _like(self, tensor: str, name: str, type: TensorType | None = None, role: Role | None = None) -> str:
         """A new tensor of the type and role of `tensor`, or others."""
-        found, like = self._fresh(name), self.tensors[tensor]
-        self.tensors[found] = Tensor(found, type or like.type, role or like.role)
-        return found
+        fresh, like = self._fresh(name), self.tensors[tensor]
+        self.tensors[fresh] = Tensor(fresh, type or like.type, role or like.role)
+        return fresh
 
     def _fresh(self, stem: str) -> str:
         name, number = stem, 1

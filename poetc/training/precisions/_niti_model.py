@@ -53,27 +53,27 @@ class IntegerBuilder(Builder):
         hint: str = "",
         outputs: Sequence[str] | None = None,
     ) -> tuple[str, ...]:
-        found = spec(kind)
-        if not isinstance(found, Rescaling):
+        operator = spec(kind)
+        if not isinstance(operator, Rescaling):
             return super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
-        purpose = found.purpose or ("error" if self.phase is Phase.BACKWARD else "activation")
+        purpose = operator.purpose or ("error" if self.phase is Phase.BACKWARD else "activation")
         attributes = {**(attributes or {}), "rounding": self.roundings[purpose]}
         if purpose == "update":
             inputs = [*inputs, self.learning_rate]
-        adapts = self.adapts and found.may_adapt
+        adapts = self.adapts and operator.may_adapt
         if adapts:
             name = self.fresh(f"{hint or (outputs[0] if outputs else kind)}:history")
             inputs = [*inputs, self.add_tensor(name, HISTORY, Role.OPTIMIZER_STATE, Fill("zeros"))]
             attributes["rescale"] = "interval"
         try:
-            made = super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
+            results = super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
         except SumTooLongError as error:
             where = f"node {self.source!r}" if self.source else kind
             raise UnsupportedModelError(f"--precision niti: {where}: {error}; or train in f32") from error
-        self.scales[purpose].append(made[-1])
+        self.scales[purpose].append(results[-1])
         if adapts:
-            self.histories.append((inputs[-1], made[-1]))
-        return made
+            self.histories.append((inputs[-1], results[-1]))
+        return results
 
 
 def integer_model(graph: Graph, options: TrainingOptions) -> Graph:
@@ -183,7 +183,7 @@ class _Model:
             if op.kind == "BatchNormApply" and op.inputs[0] in self.norms:
                 continue  # its convolution has it
             emit = _FORMS.get(op.kind)
-            inputs = [t for t in op.inputs if not self._is_given(t)]
+            inputs = [t for t in op.inputs if not self._is_stored(t)]
             if inputs and not any(t in self.pairs or t in self.blame for t in inputs) and not self._has_weights(op):
                 self._declare_constants(op)
                 b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)  # before the first layer
@@ -211,7 +211,7 @@ class _Model:
         layers = {t for op in self.graph.operators if op.kind in ("Conv", "MatMul") for t in op.inputs[1:]}
         layers |= {t for norm in self.norms.values() for t in norm.inputs[1:]}
         for name, tensor in self.graph.tensors.items():
-            if tensor.role is Role.INPUT or (self._is_given(name) and name not in layers):
+            if tensor.role is Role.INPUT or (self._is_stored(name) and name not in layers):
                 self.b.add_tensor(name, tensor.type, tensor.role, self.graph.values.get(name))
             elif name in self.graph.outputs:
                 self.b.fresh(name)
@@ -219,10 +219,10 @@ class _Model:
     def _declare_constants(self, op: Operator) -> None:
         """Those of a product that stays in floats, such as a Fourier transform."""
         for name in op.inputs:
-            if self._is_given(name) and name not in self.b.tensors:
+            if self._is_stored(name) and name not in self.b.tensors:
                 self.b.add_tensor(name, self.graph.tensors[name].type, Role.CONSTANT, self.graph.values.get(name))
 
-    def _is_given(self, name: str) -> bool:
+    def _is_stored(self, name: str) -> bool:
         return self.graph.tensors[name].role not in (Role.INPUT, Role.ACTIVATION)
 
     def _has_weights(self, op: Operator) -> bool:
@@ -267,7 +267,7 @@ class _Model:
         if self._has_weights(op):
             raise self._refused(op, "and it has weights")
         self._declare_constants(op)
-        inputs = [t if self._is_given(t) else self._float(t) for t in op.inputs]
+        inputs = [t if self._is_stored(t) else self._float(t) for t in op.inputs]
         self.b.emit(op.kind, inputs, op.attributes, outputs=op.outputs)
         self.blame.update(dict.fromkeys(op.outputs, op))
 
@@ -289,7 +289,7 @@ class _Model:
         bias = _bias_name(op, norm)
         tensor = self.graph.tensors[name]
         for parameter in (name, bias):
-            if parameter and not self._is_given(parameter):
+            if parameter and not self._is_stored(parameter):
                 of_one_axis = " (a convolution along one axis takes part as one of images of height 1)"
                 raise self._refused(
                     op, f"since its weight {parameter!r} is computed{of_one_axis if op.kind == 'Conv' else ''}"
@@ -359,7 +359,7 @@ def _conv(m: _Model, op: Operator) -> bool:
 def _dense(m: _Model, op: Operator) -> bool:
     """A dense layer, as a convolution of 1 x 1 images."""
     shapes = [m.graph.tensors[t].shape for t in (*op.inputs[:2], op.outputs[0])]
-    if m._is_given(op.inputs[0]) or not m._is_given(op.inputs[1]) or len(shapes[1]) != 2:
+    if m._is_stored(op.inputs[0]) or not m._is_stored(op.inputs[1]) or len(shapes[1]) != 2:
         raise m._refused(op, "since it is no layer with one matrix of weights")
     if op.attributes.get("trans_a") or op.attributes.get("alpha", 1.0) != 1.0:
         raise m._refused(op, "since it transposes or scales its input")
@@ -442,7 +442,7 @@ def _mean(m: _Model, op: Operator) -> bool:
 
 def _add(m: _Model, op: Operator) -> bool:
     shapes = {m.graph.tensors[t].shape for t in op.inputs}
-    if any(m._is_given(t) for t in op.inputs) or len(shapes) > 1:
+    if any(m._is_stored(t) for t in op.inputs) or len(shapes) > 1:
         return False
     m._emit("IntegerAdd", [t for i in op.inputs for t in m._pair(i, op)], {}, op.outputs[0])
     return True
@@ -450,7 +450,7 @@ def _add(m: _Model, op: Operator) -> bool:
 
 def _concat(m: _Model, op: Operator) -> bool:
     """The inputs under one exponent, then one behind the other."""
-    if any(m._is_given(t) for t in op.inputs):
+    if any(m._is_stored(t) for t in op.inputs):
         return False
     pairs = [m._pair(t, op) for t in op.inputs]
     name, scales = m._name(op.outputs[0]), [scale for _, scale in pairs]

@@ -109,5 +109,4 @@ def declare(precision: Precision) -> None:
 def mixed(name: str, algorithm: Algorithm) -> Precision:
     """The precision of an algorithm that rounds the factors of products."""
     build = partial(build_mixed, algorithm)
-    words = "factors in few bits"
-    return Precision(name=name, help=words, algorithm=algorithm, build=build, depends_on_parts=True)
+    return Precision(name=name, help="factors in few bits", algorithm=algorithm, build=build, depends_on_parts=True)

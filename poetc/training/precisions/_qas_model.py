@@ -56,15 +56,15 @@ def real_values(graph: Graph, state: Mapping[str, Array]) -> dict[str, Array]:
 
 def file_values(original: Graph, graph: Graph, state: Mapping[str, Array]) -> dict[str, Array]:
     """`real_values` in the shapes of `original`, the graph of the file."""
-    found = real_values(graph, state)
+    values = real_values(graph, state)
     for op in original.operators:
-        if op.kind == "MatMul" and op.inputs[1] in found:
-            w = found[op.inputs[1]]
+        if op.kind == "MatMul" and op.inputs[1] in values:
+            w = values[op.inputs[1]]
             shape = original.tensors[op.inputs[1]].shape
-            found[op.inputs[1]] = np.ascontiguousarray(
+            values[op.inputs[1]] = np.ascontiguousarray(
                 w.reshape(shape) if op.attributes.get("trans_b") else w.reshape(shape[1], shape[0]).T
             )
-    return found
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Model:
         graph, b = self.graph, self.b
         layers = {t for op in graph.operators if op.kind in _FORMS for t in op.inputs[1:]}
         for name, tensor in graph.tensors.items():
-            if tensor.role is Role.INPUT or (self._is_given(name) and name not in layers):
+            if tensor.role is Role.INPUT or (self._is_stored(name) and name not in layers):
                 b.add_tensor(name, tensor.type, tensor.role, graph.values.get(name))
                 if codes := self._input_codes(name):
                     self.of_codes[name] = _Coded(name, codes)
@@ -170,10 +170,10 @@ class _Model:
 
     def _dequantize(self, op: Operator) -> None:
         """The codes stand for the numbers that this node says, whatever made them."""
-        made, codes = self.of_codes[op.inputs[0]], _codes(op)
-        if made.tensor in self.floats and made.codes != codes:
+        coded, codes = self.of_codes[op.inputs[0]], _codes(op)
+        if coded.tensor in self.floats and coded.codes != codes:
             raise self._refused(op, "has another scale than the QuantizeLinear before it")
-        self.coded[op.outputs[0]] = _Coded(made.tensor, codes)
+        self.coded[op.outputs[0]] = _Coded(coded.tensor, codes)
 
     def _quantize(self, op: Operator) -> None:
         (x,), (y,) = op.inputs, op.outputs
@@ -216,8 +216,8 @@ class _Model:
         form, attributes = _FORMS[waiting.op.kind], {**codes.attributes(), **bounds}
         if waiting.shape is None:
             return _Coded(form(self, waiting.op, attributes, output), codes)
-        made = form(self, waiting.op, attributes, self.b.fresh(f"{output}:flat"))
-        return _Coded(self.b.emit("Reshape", [made], {"shape": waiting.shape}, outputs=[output])[0], codes)
+        flat = form(self, waiting.op, attributes, self.b.fresh(f"{output}:flat"))
+        return _Coded(self.b.emit("Reshape", [flat], {"shape": waiting.shape}, outputs=[output])[0], codes)
 
     def _may_be_negative(self, op: Operator) -> bool:
         """Whether the exact result of an operator may stand below zero."""
@@ -240,7 +240,7 @@ class _Model:
         """An operator on floats in front of the first layer, or behind the last one."""
         if any(self.graph.tensors[t].role is Role.PARAMETER for t in op.inputs):
             raise self._refused(op, "has weights and stands apart from DequantizeLinear and QuantizeLinear")
-        inputs = [t if self._is_given(t) else self._float(t, op) for t in op.inputs]
+        inputs = [t if self._is_stored(t) else self._float(t, op) for t in op.inputs]
         if self.scales and not {"Conv", "MatMul"}.isdisjoint(self._kinds_behind(*op.outputs)):  # a layer follows
             raise self._refused(op, "has no form on codes")
         self.b.emit(op.kind, inputs, op.attributes, outputs=op.outputs)
@@ -271,7 +271,7 @@ class _Model:
         self.floats.add(name[0])
         return name[0]
 
-    def _is_given(self, name: str) -> bool:
+    def _is_stored(self, name: str) -> bool:
         return self.graph.tensors[name].role not in (Role.INPUT, Role.ACTIVATION)
 
     def _refused(self, op: Operator, why: str, way: str = "") -> UnsupportedModelError:
@@ -285,7 +285,7 @@ class _Model:
         """The weight of a layer as [outputs, inputs, kernel...], its scales and its bias."""
         name, bias = op.inputs[1], op.inputs[2] if len(op.inputs) > 2 else ""
         for parameter in filter(None, (name, bias)):
-            if not self._is_given(parameter):
+            if not self._is_stored(parameter):
                 raise self._refused(op, f"has a computed weight {parameter!r}")
         turned = op.kind == "MatMul" and not op.attributes.get("trans_b")
         if name not in self.scales:
@@ -314,12 +314,12 @@ class _Model:
         values = self._values(name).astype(np.float64)
         if op.kind == "MatMul":
             values = (values if op.attributes.get("trans_b") else values.T).reshape(outputs, -1, 1, 1)
-        given = np.array(origin.scale, np.float32)
-        if given.size not in (1, outputs):
-            raise self._refused(op, f"has {given.size} scales for {outputs} outputs of {name!r}")
-        if not (given > 0).all() or not np.isfinite(given).all():
+        stored = np.array(origin.scale, np.float32)
+        if stored.size not in (1, outputs):
+            raise self._refused(op, f"has {stored.size} scales for {outputs} outputs of {name!r}")
+        if not (stored > 0).all() or not np.isfinite(stored).all():
             raise self._refused(op, f"has a scale of {name!r} that is not above 0", "quantise it again")
-        scales = np.ascontiguousarray(np.broadcast_to(given, (outputs,)), np.float32)
+        scales = np.ascontiguousarray(np.broadcast_to(stored, (outputs,)), np.float32)
         over = values / scales.astype(np.float64).reshape(-1, 1, 1, 1)
         q = np.rint(over)
         if np.abs(over - q).max(initial=0) > _WHOLE:
@@ -371,7 +371,7 @@ def _conv(m: _Model, op: Operator, attributes: Mapping[str, Attribute], output: 
 def _dense(m: _Model, op: Operator, attributes: Mapping[str, Attribute], output: str) -> str:
     """A dense layer, as a convolution of 1 x 1 images."""
     shapes = [m.graph.tensors[t].shape for t in (*op.inputs[:2], op.outputs[0])]
-    if not m._is_given(op.inputs[1]) or len(shapes[1]) != 2:
+    if not m._is_stored(op.inputs[1]) or len(shapes[1]) != 2:
         raise m._refused(op, "is no layer with one matrix of weights")
     if op.attributes.get("trans_a") or op.attributes.get("alpha", 1.0) != 1.0:
         raise m._refused(op, "transposes or scales its input")

@@ -31,7 +31,7 @@ class Between:
         following = self._following()
         again: dict[int, int] = {}  # first executed in this stage, and executed once more before it ends
 
-        def made(t: int) -> list[int]:
+        def sources(t: int) -> list[int]:
             p = model.producer[t]
             columns = [self.load[t]] if t in self.load else []
             if p < cut:
@@ -53,7 +53,7 @@ class Between:
                 continue
             first, last = max(p, cut) + 1, uses[-1] if uses else cut
             if first < last and self.relaxed.rules.cuts_needed_rows:
-                columns = made(t)
+                columns = sources(t)
                 needed = None
                 if columns:
                     needed = self.mip.column(integer=False)
@@ -64,7 +64,7 @@ class Between:
                     else:
                         present[w - cut][t] = needed
             if t in following and (p < cut or self.relaxed.rules.cuts_needed_rows):
-                z = self._stay(following[t], made(t))
+                z = self._stay(following[t], sources(t))
                 if p < cut:
                     self.stays[t] = z
                 for w in range(max(first, last), end):
@@ -98,10 +98,10 @@ class Between:
     def _is_operand(self, t: int, w: int) -> bool:
         return t in self.model.inputs[w] or t in self.model.outputs[w]
 
-    def _stay(self, column: int, made: list[int]) -> int:
+    def _stay(self, column: int, sources: list[int]) -> int:
         """A column that is 1 if a tensor in RAM at the next cut was neither made nor paged in during the stage."""
         z = self.mip.column(integer=False)
-        self.mip.row([column, z, *made], [1.0, -1.0, *[-1.0] * len(made)], upper=0.0)
+        self.mip.row([column, z, *sources], [1.0, -1.0, *[-1.0] * len(sources)], upper=0.0)
         return z
 
     def _during_recomputation(self) -> None:

@@ -66,7 +66,7 @@ def new_cuts(cuts: set[int], overfull: list[int], n_ops: int, most: int | None =
     return new
 
 
-def left(bound: float, cost: float) -> float:
+def gap_share(bound: float, cost: float) -> float:
     """The part of the cost above the bound, as a fraction."""
     return 1 - bound / cost if cost > 0 else 0.0
 

@@ -200,14 +200,14 @@ class Diagram:
                     return
             cost = self._reading(missing) + self._writing(missing & ~paid)
             paid |= missing
-        made = self.makes[w]
-        rest, room = (ram | missing) & ~made, self.room[w] if again else self.room_first[w]
+        outputs = self.makes[w]
+        rest, room = (ram | missing) & ~outputs, self.room[w] if again else self.room_first[w]
         if again:
             cost += self.model.op_cost[w]
         for consumed, saved in self.choices[w]:
-            excess = self.bytes_of(rest) + self.bytes_of(made) - saved - room
+            excess = self.bytes_of(rest) + self.bytes_of(outputs) - saved - room
             for left in self._leaving(rest & ~self.reads[w], excess):
-                yield rest & ~left & ~consumed | made, paid, cost
+                yield rest & ~left & ~consumed | outputs, paid, cost
 
     def run(self, cutoff: float, most: int, width: int, stop_at: float = math.inf) -> Found:
         """The least cost of a path, or the bound that `most` transitions prove; at most `cutoff`."""
@@ -332,7 +332,7 @@ class _Shares:
         self.problem, self.cutoff, self.chains, self.first = problem, cutoff, chains, first
         self.bound, self.stop_at, self.rules = known, stop_at, rules
         self.transitions, self.most, self.seen = 0, 0, set[tuple[int, int, int]]()
-        self.taken: dict[float, int] = {}  # transitions of the last run, by share
+        self.transitions_of: dict[float, int] = {}  # transitions of the last run, by share
         self.best: float | None = None  # the share that proved the bound, if more states at once may prove more
 
     @property
@@ -342,7 +342,7 @@ class _Shares:
     def run(self, share: float, width: int) -> bool:
         """Raise the bound by tensors from that share of the RAM on. Whether more states at once may prove more."""
         left = self.most - self.transitions
-        if self.is_over or self.taken.get(share, 0) > left / LARGE.wider:
+        if self.is_over or self.transitions_of.get(share, 0) > left / LARGE.wider:
             return False
         least_bytes = max(1, math.ceil(share * (self.problem.budget_bytes - self.problem.base_bytes)))
         sizes = {chain[0]: self.problem.tensors[chain[0]].size_bytes for chain in self.chains}
@@ -366,7 +366,7 @@ class _Shares:
                 least = self.bound  # the others would not be done, which proves nothing
             if least <= self.bound:
                 break
-        self.taken[share] = self.transitions - begun
+        self.transitions_of[share] = self.transitions - begun
         if least > self.bound:
             self.bound, self.best = least, share if is_merged else None
         return is_merged

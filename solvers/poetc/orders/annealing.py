@@ -26,7 +26,7 @@ class Overflow:
         self.workspace = np.array(model.workspace, dtype=np.float64)
         self.producer = np.array(model.producer, dtype=np.intp)
         computed = [t for t in range(m) if model.producer[t] >= 0]
-        self.made = np.array(computed, dtype=np.intp)
+        self.computed = np.array(computed, dtype=np.intp)
         self.readers = np.array([v for t in range(m) for v in model.consumers[t]], dtype=np.intp)
         self.read = np.array([t for t in range(m) for _ in model.consumers[t]], dtype=np.intp)
         self.stays = np.array(model.ends_in_ram, dtype=bool)
@@ -58,7 +58,7 @@ class Overflow:
         position = np.empty(self.n, dtype=np.intp)
         position[order] = np.arange(self.n)
         birth = np.zeros(len(self.size), dtype=np.intp)
-        birth[self.made] = position[self.producer[self.made]]
+        birth[self.computed] = position[self.producer[self.computed]]
         death = birth.copy()
         np.maximum.at(death, self.read, position[self.readers])
         death[self.stays] = self.n - 1
@@ -125,10 +125,10 @@ class Moves:
                 self.at_last[v] += size[o]
             else:
                 self.replaces[v, i] = size[o]
-        self.beside = [space - self.capacity for space in model.workspace]  # beside tensors in RAM, above the capacity
+        self.workspace_excess = [space - self.capacity for space in model.workspace]  # beside tensors in RAM
         for (v, i), saved in self.replaces.items():
             if self.last[i] == v:
-                self.beside[v] -= saved
+                self.workspace_excess[v] -= saved
         self.in_ram: list[int] = []  # bytes of tensors, by position
         before = self.start
         for v in self.order:
@@ -139,7 +139,7 @@ class Moves:
 
     def _excess(self, at: int, v: int, in_ram: int) -> int:
         """The bytes above the capacity at a position, or how many are left below it as a negative number."""
-        excess = in_ram + self.beside[v]
+        excess = in_ram + self.workspace_excess[v]
         if at == 0:
             excess += self.at_first
         if at == self.n - 1:
@@ -187,8 +187,8 @@ class Moves:
             self.ends[old] -= size[t]
             self.ends[new] += size[t]
             if self.replaces:
-                self.beside[old] += self.replaces.get((old, t), 0)
-                self.beside[new] -= self.replaces.get((new, t), 0)
+                self.workspace_excess[old] += self.replaces.get((old, t), 0)
+                self.workspace_excess[new] -= self.replaces.get((new, t), 0)
         if later:
             in_ram.append(in_ram[-1] - self.ends[passed[-1]] + self.makes[v])
             moved = [*passed, v]
@@ -196,7 +196,7 @@ class Moves:
             before = self.in_ram[to - 1] - self.ends[order[to - 1]] if to else self.start
             in_ram.insert(0, before + self.makes[v])
             moved = [v, *passed]
-        other_bytes = self.beside
+        other_bytes = self.workspace_excess
         excess = [e if (e := ram + other_bytes[u]) > 0 else 0 for u, ram in zip(moved, in_ram, strict=True)]
         if first == 0:
             excess[0] = max(0, self._excess(0, moved[0], in_ram[0]))
@@ -222,8 +222,8 @@ class Moves:
                 self.ends[old] += size[t]
                 self.ends[new] -= size[t]
                 if self.replaces:
-                    self.beside[old] -= self.replaces.get((old, t), 0)
-                    self.beside[new] += self.replaces.get((new, t), 0)
+                    self.workspace_excess[old] -= self.replaces.get((old, t), 0)
+                    self.workspace_excess[new] += self.replaces.get((new, t), 0)
 
         return undo
 

@@ -125,12 +125,12 @@ class _Order:
                 change -= model.size[t]
         return change
 
-    def _ahead(self, made: int) -> None:
+    def _ahead(self, executed: int) -> None:
         """Execute operators that became possible, where that leaves no more bytes between operators."""
-        queue = [made]
+        queue = [executed]
         while queue:
             for v in sorted(self.after[queue.pop(0)]):
-                if self.done[v] or self.phase[v] != self.phase[made]:
+                if self.done[v] or self.phase[v] != self.phase[executed]:
                     continue
                 together = self._together(v)
                 if together:

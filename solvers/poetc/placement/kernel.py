@@ -32,11 +32,11 @@ def kernel_of_fullest(problem: Problem, *, time_limit_s: float) -> tuple[int, in
         operators = list(plain.operators)
         operators[at] = replace(operators[at], workspace_bytes=kernel.workspace_bytes)
         cut = OpenPlacement(open_model(replace(plain, operators=tuple(operators))), (at,), movable_state(plain))
-        found = cut.solve(time_limit_s=stop_at - time.monotonic(), relax=True)
+        relaxation = cut.solve(time_limit_s=stop_at - time.monotonic(), relax=True)
         if time.monotonic() >= stop_at:
             return at, 0
-        if found.exact and not found.infeasible:
-            rest = found.bound + more
+        if relaxation.exact and not relaxation.infeasible:
+            rest = relaxation.bound + more
             if rest < least:
                 best, least = number, rest
     return at, best

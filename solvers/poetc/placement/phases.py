@@ -424,12 +424,12 @@ class _Transfers:
                 weights[relaxed.late[chain[0]]] += lane.page_out * tensors[chain[-1]].page_out_ns
         return weights
 
-    def _add_outs(self, found: Counter[int], lane: Lanes, store: Mapping[int, int]) -> None:
+    def _add_outs(self, coefficients: Counter[int], lane: Lanes, store: Mapping[int, int]) -> None:
         for t, column in store.items():
             ns = lane.page_out * self.tensors[t].page_out_ns
-            found[column] += ns
+            coefficients[column] += ns
             if t in self.last_versions:  # that column is 1 where the state lives in RAM, too
-                found[self.last_versions[t]] -= ns
+                coefficients[self.last_versions[t]] -= ns
 
 
 def _chains_ns(problem: Problem, at: int) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from poetc.scheduling import (
 from poetc.solvers.interface import ENGINE_NAME, ROUNDING, Event, Progress
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
-from poetc.solvers.poetc.beside import Beside
+from poetc.solvers.poetc.beside import BackgroundTask
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ladder import fullest_operator, new_cuts, single_cut_positions
 from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
@@ -98,8 +98,8 @@ class PlacementSearch:
         """The cheapest unsolved placement, if its races found about the cost of one that was solved."""
         open_ = [s for s in self.raced if s not in self.solved]
         known = min((self.raced[s] for s in self.solved if s in self.raced), default=math.inf)
-        found = min(open_, key=lambda s: (s in self.too_tight, self.raced[s], len(s), sorted(s)), default=None)
-        return found if found is not None and self.raced[found] <= PLACEMENT.near * known < math.inf else None
+        cheapest = min(open_, key=lambda s: (s in self.too_tight, self.raced[s], len(s), sorted(s)), default=None)
+        return cheapest if cheapest is not None and self.raced[cheapest] <= PLACEMENT.near * known < math.inf else None
 
     def run(self, work_s: float = math.inf, *, until_settled: bool = False) -> bool:
         """Search for `work_s` seconds of a usual machine more. False if there is nothing left to do.
@@ -165,14 +165,14 @@ class PlacementSearch:
         return self.bound >= self.least * (1 - max(self.options.gap, ROUNDING))
 
     def _all_stages(self) -> Iterator[bool]:
-        found: dict[int, float] = {}  # by operator: the bound of a cut there alone
+        bound_at: dict[int, float] = {}  # by operator: the bound of a cut there alone
         excess: list[tuple[int, int]] = []
         small = self.model.n_ops <= PLACEMENT.small_operators
         if not small:  # the plan of a cut where RAM is scarcest often is a schedule, or nearly one
             at = fullest_operator(self.model)
             relaxation = self._relax((at,))
             if relaxation is not None and relaxation.held:
-                found[at], excess = relaxation.bound, self._follow(relaxation)
+                bound_at[at], excess = relaxation.bound, self._follow(relaxation)
                 self._follows_first = True  # two suggestions in turn are those of relaxations after this one
             yield True
         self._race(frozenset(), None)
@@ -183,22 +183,22 @@ class PlacementSearch:
         waiting = positions = single_cut_positions(self.model)
         if not small:
             every = PLACEMENT.coarse_cuts
-            waiting = [v for v in waiting[every // 2 :: every] if v not in found]  # then those beside the best
+            waiting = [v for v in waiting[every // 2 :: every] if v not in bound_at]  # then those beside the best
 
         def best() -> int:
-            return max(found, key=lambda v: (found[v], v))
+            return max(bound_at, key=lambda v: (bound_at[v], v))
 
         while waiting:
             v, *waiting = waiting
             relaxation = self._relax((v,), lp=not small)
-            found[v] = 0.0 if relaxation is None else relaxation.bound
+            bound_at[v] = 0.0 if relaxation is None else relaxation.bound
             yield True
             if not waiting:
-                k = positions.index(max(positions, key=lambda v: (found.get(v, -1.0), v)))
-                waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in found]
+                k = positions.index(max(positions, key=lambda v: (bound_at.get(v, -1.0), v)))
+                waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in bound_at]
         self._bound_by_large_tensors()
         yield True
-        cuts = {self.model.cut, *([best()] if found else [])}
+        cuts = {self.model.cut, *([best()] if bound_at else [])}
         if excess and best() == at:
             cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)}
         new: list[int] = []
@@ -271,7 +271,7 @@ class PlacementSearch:
     def _bound_by_large_tensors(self) -> None:
         if not worth_large_tensors(self.model, self.bound, self.least):
             return
-        found = bound_of_large(
+        large = bound_of_large(
             self.problem,
             self.least,
             chains=self.chains,
@@ -280,11 +280,11 @@ class PlacementSearch:
             work_s=LARGE.work_share * self.options.work_limit_s,
             stop_at=self.stop_at,
         )
-        self.spent += found.transitions * LARGE.transition_s
-        if found.bound == math.inf:
+        self.spent += large.transitions * LARGE.transition_s
+        if large.bound == math.inf:
             self.impossible = True
             return
-        self.bound = max(self.bound, found.bound)
+        self.bound = max(self.bound, large.bound)
         if self.progress is not None and self.least < math.inf:
             self.progress(Event(stage="state placement", objective=int(self.least), bound=math.ceil(self.bound)))
 
@@ -295,7 +295,7 @@ class PlacementSearch:
         """
         if self._relaxing_s == 0.0:
             return task(threading.Event())
-        relaxing = Beside(task)
+        relaxing = BackgroundTask(task)
         try:
             relaxing.start()
             self._search_longer(max(self._relaxing_s, PLACEMENT.least_beside_share * self.options.work_limit_s))
@@ -326,9 +326,9 @@ class PlacementSearch:
             )
 
     def _keep(self, stored: frozenset[int], race: Race) -> None:
-        found = race.incumbent
-        if found is not None and found.cost < self.known.get(stored, math.inf):
-            self.known[stored], self._codes[stored] = found.cost, found.codes
+        incumbent = race.incumbent
+        if incumbent is not None and incumbent.cost < self.known.get(stored, math.inf):
+            self.known[stored], self._codes[stored] = incumbent.cost, incumbent.codes
 
     def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
         """Take the sequence of a plan, and race its placement.

@@ -48,7 +48,7 @@ class Touch:
     position: int
     makes: bool
     paged: bool = False  # the schedule so far pages it in for this
-    kept: bool = False  # the schedule so far keeps it from here to the next touch
+    stays: bool = False  # the schedule so far keeps it from here to the next touch
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Executions:
 
     model: Model
     operators: list[int]
-    taken: list[bool]  # executed in the schedule so far (others are candidates)
+    executed: list[bool]  # executed in the schedule so far (others are candidates)
     first: list[bool]
     touches: list[list[Touch]]
     written: set[int]
@@ -67,7 +67,7 @@ def parse(model: Model, codes: Sequence[int], candidates: dict[int, list[int]] |
     """The executions of a sequence, with `candidates[k]` inserted before the k-th of them."""
     n, m = model.n_ops, model.n_tensors
     operators: list[int] = []
-    taken: list[bool] = []
+    executed: list[bool] = []
     first: list[bool] = []
     seen = [False] * n
     touches: list[list[Touch]] = [[] for _ in range(m)]
@@ -83,8 +83,8 @@ def parse(model: Model, codes: Sequence[int], candidates: dict[int, list[int]] |
             loaded.discard(t)
             if not new.paged:
                 for old in reversed(touches[t]):  # it has been there since the last touch that took place
-                    old.kept = True
-                    if old.position < 0 or taken[old.position]:
+                    old.stays = True
+                    if old.position < 0 or executed[old.position]:
                         break
         elif happens:
             loaded.discard(t)
@@ -93,7 +93,7 @@ def parse(model: Model, codes: Sequence[int], candidates: dict[int, list[int]] |
     def append(v: int, happens: bool) -> None:
         position = len(operators)
         operators.append(v)
-        taken.append(happens)
+        executed.append(happens)
         first.append(happens and not seen[v])
         seen[v] |= happens
         for t in model.inputs[v]:
@@ -113,12 +113,12 @@ def parse(model: Model, codes: Sequence[int], candidates: dict[int, list[int]] |
         else:
             written.add(code - n - m)
     end = len(operators)
-    taken.append(True)
+    executed.append(True)
     for t in range(m):
         if model.ends_in_ram[t]:
             touch(t, Touch(end, False), True)
-    taken.pop()
-    return Executions(model, operators, taken, first, touches, written)
+    executed.pop()
+    return Executions(model, operators, executed, first, touches, written)
 
 
 def candidates_in(sequence: Executions, start: int, stop: int, depth: int, paging: bool) -> dict[int, list[int]]:
@@ -128,7 +128,7 @@ def candidates_in(sequence: Executions, start: int, stop: int, depth: int, pagin
 
     def there(t: int, position: int) -> bool:
         at = bisect.bisect_left(starts[t], position) - 1
-        return at >= 0 and sequence.touches[t][at].kept
+        return at >= 0 and sequence.touches[t][at].stays
 
     def dear(t: int) -> bool:
         """Whether `t` is cheaper to write and read than to make again."""
@@ -221,7 +221,7 @@ class WindowModel:
             for j, touch in enumerate(touches):
                 until = touches[j + 1].position if j + 1 < len(touches) else touch.position
                 is_free = j + 1 < len(touches) and touch.position < end and until >= begin
-                if until >= end and touch.kept and not self._pageable(t):
+                if until >= end and touch.stays and not self._pageable(t):
                     is_free = False  # behind the window no operator is made again that is not yet
                 gaps.append(is_free)
                 if is_free:
@@ -232,9 +232,9 @@ class WindowModel:
             if sequence.first[k]:
                 self.execute.append(ONE)
             elif (-1, k) in self.decided:
-                self.execute.append(ONE if sequence.taken[k] else ZERO)
-            elif begin <= k < end or k in free_at or not sequence.taken[k]:
-                self.execute.append(self._column(sequence.taken[k], model.op_cost[v]))
+                self.execute.append(ONE if sequence.executed[k] else ZERO)
+            elif begin <= k < end or k in free_at or not sequence.executed[k]:
+                self.execute.append(self._column(sequence.executed[k], model.op_cost[v]))
             else:
                 self.execute.append(ONE)
         self.keep, self.load, self.store = [], [], []
@@ -245,9 +245,9 @@ class WindowModel:
                 if j + 1 == len(touches):
                     keep.append(ZERO)
                 elif free[t][j] and (t, j) not in self.decided:
-                    keep.append(self._column(touch.kept))
+                    keep.append(self._column(touch.stays))
                 else:
-                    keep.append(ONE if touch.kept else ZERO)
+                    keep.append(ONE if touch.stays else ZERO)
                 is_free = free[t][j - 1] if j else begin <= touch.position < end
                 if touch.makes or not pageable:
                     load.append(ZERO)
@@ -342,7 +342,7 @@ class WindowModel:
                 elif behind == ONE:
                     terms.append((ONE, float(sizes[t])))
                 else:
-                    there = self._column(sequence.taken[k] or sequence.touches[t][j].kept, integer=False)
+                    there = self._column(sequence.executed[k] or sequence.touches[t][j].stays, integer=False)
                     self._row([(x, 1.0), (there, -1.0)], 0.0)
                     self._row([(behind, 1.0), (there, -1.0)], 0.0)
                     terms.append((there, float(sizes[t])))
@@ -511,7 +511,7 @@ class Windows:
     race: Race
     level: int = 0
     at: int = 0
-    found: bool = False  # a cheaper schedule since the sweep began
+    improved: bool = False  # a cheaper schedule since the sweep began
     last: list[int] | None = None  # the sequence that the last run ended with
     seen: set[int] = field(default_factory=set)  # windows that were solved
 
@@ -522,7 +522,7 @@ class Windows:
         """
         race, done_s = self.race, 0.0
         if race.incumbent is not None and race.incumbent.codes is not self.last:
-            self.level, self.at, self.found = 0, 0, False
+            self.level, self.at, self.improved = 0, 0, False
         while done_s < work_s and self.level < len(NEIGHBOURHOODS.levels) and race.incumbent is not None:
             if race.out_of_time or race.incumbent.cost <= target:
                 break
@@ -536,8 +536,8 @@ class Windows:
                 self.at += size // 2
                 continue
             # After a cheaper schedule, the windows that take the least time come again.
-            self.level = 0 if self.found and self.level else self.level + 1
-            self.at, self.found = 0, False
+            self.level = 0 if self.improved and self.level else self.level + 1
+            self.at, self.improved = 0, False
         self.last = None if race.incumbent is None else race.incumbent.codes
         return done_s
 
@@ -579,5 +579,5 @@ class Windows:
         if answer.values is not None and answer.objective < now - NEIGHBOURHOODS.gap:
             cost = race.incumbent.cost
             race.offer(improve(model, window.codes_of(answer.values), capacity), "windows")
-            self.found |= race.incumbent.cost < cost
+            self.improved |= race.incumbent.cost < cost
         return work_s + mip.entries * NEIGHBOURHOODS.entry_s + simplex_s(mip.iterations, mip.entries)

@@ -68,7 +68,7 @@ def nest(race: Race, target: float, *, quick: bool = False) -> float:
         least, failures, fitted = program.least, 0, 0
         if least is None:
             continue
-        for more in NESTED.tried:
+        for more in NESTED.memories:
             slots = least + more
             if NESTED.failures in (failures, fitted if quick else 0) or slots > program.slots:
                 break
@@ -313,7 +313,7 @@ class Program:
             return sum(model.size[t] for t in tensors)
 
         handed = chain.handed
-        self.kept = [in_slots(bytes_of((chain.saved[a] | handed[a + 1]) - handed[a])) for a in range(count)]
+        self.kept_slots = [in_slots(bytes_of((chain.saved[a] | handed[a + 1]) - handed[a])) for a in range(count)]
         undo = [in_slots(x) for x in chain.undo_bytes]
         self.entered = np.zeros((count, count), dtype=np.int64)
         running = np.zeros((count, count), dtype=np.int64)  # [a, k]: bytes while a ... k run
@@ -333,7 +333,7 @@ class Program:
                 continue
             gradients = chain.gradient_bytes[b] if b + 1 < count else 0
             record = np.full(slots + 1, math.inf)
-            kept = self.kept[a]
+            kept = self.kept_slots[a]
             record[kept:] = chain.record[a] + self.cost[a + 1, b][: max(0, slots + 1 - kept)]
             record[: max(undo[a], in_slots(chain.run_bytes[a] + gradients))] = math.inf
             self.cost[a, b] = record
@@ -382,7 +382,7 @@ class Program:
         elif choice == RECORD:
             wanted = chain.saved[a] | chain.handed[a + 1]
             self._run(a, a + 1, wanted, there)
-            self._write(a + 1, b, slots - self.kept[a], there | wanted)
+            self._write(a + 1, b, slots - self.kept_slots[a], there | wanted)
         else:
             self._run(a, choice, chain.handed[choice], there)
             self._write(choice, b, slots - int(self.entered[a, choice]), there | chain.handed[choice])

@@ -216,9 +216,9 @@ class Race:
 
     def best(self) -> Schedule | None:
         """The best schedule so far; the bound is that of every operator once."""
-        return None if self.incumbent is None else self.made()
+        return None if self.incumbent is None else self.schedule()
 
-    def made(self) -> Schedule:
+    def schedule(self) -> Schedule:
         """The best schedule, where one is known."""
         assert self.incumbent is not None
         cost = self.incumbent.cost

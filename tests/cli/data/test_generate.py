@@ -215,7 +215,7 @@ def test_a_cache_holds_keys_and_values_alone(tmp_path: Path) -> None:
     assert writer.cache is not None
     plan, graph = writer.cache.plan, writer.graph
     assert not plan.whole  # every operator computes one place
-    readers = {n: {o.kind for o in graph.operators if n in o.inputs} for n in plan.kept - {writer.input}}
+    readers = {n: {o.kind for o in graph.operators if n in o.inputs} for n in plan.cached - {writer.input}}
     assert len(readers) == 4 and all(kinds == {"MatMul"} for kinds in readers.values())
 
 

@@ -25,7 +25,7 @@ from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
 from poetc.devices.units import parse_battery
 from poetc.errors import InfeasibleError, UsageError
-from poetc.processes import Beside, has_room_beside
+from poetc.processes import Worker, has_room_beside
 from poetc.scheduling import SolveOptions
 from poetc.training import TrainingOptions
 from tests.cli.conftest import Ended
@@ -241,7 +241,7 @@ def test_a_second_process_makes_the_same_rows(poetc: Run, model: Path, monkeypat
         monkeypatch.setattr(estimate, "rows_to_save", fails)
         assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [True, False]
     here.clear()
-    monkeypatch.setattr(estimate, "Beside", not_begun)
+    monkeypatch.setattr(estimate, "Worker", not_begun)
     assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [None]
 
 
@@ -261,7 +261,7 @@ def killed(_: object) -> list[dict[str, Any]]:
 
 def test_a_process_is_never_interrupted_by_the_keyboard() -> None:
     """Ctrl-C goes to every process of a terminal; while one loads its modules, it would print where it was."""
-    assert Beside(has_blocked, signal.SIGINT).answer() is True
+    assert Worker(has_blocked, signal.SIGINT).answer() is True
     assert not has_blocked(signal.SIGINT)
 
 

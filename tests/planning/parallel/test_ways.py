@@ -261,7 +261,7 @@ def test_an_option_gets_no_time_that_is_not_left() -> None:
     options = SolveOptions(time_limit_s=1e-3, work_limit_s=3.0)
     late = Planner(options=options, reductions=(MicroBatches(problems),), started=time.monotonic() - 1.0)
     found = late.solve(problem)
-    assert sorted(t.outcome for t in found.tried) == ["no time was left", "optimal"]
+    assert sorted(t.outcome for t in found.results) == ["no time was left", "optimal"]
 
 
 @pytest.mark.parametrize("paging", [False, True])

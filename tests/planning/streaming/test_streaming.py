@@ -249,7 +249,7 @@ def test_versions_of_a_sum_are_on_the_store_together(tmp_path: Path) -> None:
     assert len(sums) > 2, "the gradient is summed in place"
     fixed = streaming.floor(problem)
     assert sums <= {t for op in fixed.operators for t in op.writes_store}
-    assert (planner.search_ram(fixed, 0.3).found.ram_bytes or 0) < 96 * 96 * 4
+    assert (planner.search_ram(fixed, 0.3).result.ram_bytes or 0) < 96 * 96 * 4
     for share in (0.5, 0.8):
         for choice in streaming.propose(replace(problem, budget_bytes=int(share * 96 * 96 * 4 * 5)), None):
             written = {t for op in streaming.fix(problem, choice).operators for t in op.writes_store}
@@ -497,8 +497,8 @@ def test_a_number_of_parts_without_that_proof_may_still_be_cheaper(
         numbers = MicroBatches({1: replace(problem, budget_bytes=least - 1000), 2: roomy})
         chain = (numbers, *planner.reductions)
         solution = replace(planner, reductions=chain).part(5.0, gap=0.5).solve(roomy)
-        assert solution.proof.bound <= min(t.least for t in solution.tried if t.outcome != "does not fit")
-        return {t.count: (t.outcome, t.least) for t in solution.tried}
+        assert solution.proof.bound <= min(t.least for t in solution.results if t.outcome != "does not fit")
+        return {t.count: (t.outcome, t.least) for t in solution.results}
 
     assert tried()[1][0] == "does not fit"
     monkeypatch.setattr(planning_streaming, "STREAMING", replace(planning_streaming.STREAMING, proofs=0))

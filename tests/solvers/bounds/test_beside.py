@@ -19,7 +19,7 @@ from poetc.solvers import EngineOptions, WarmStart, solve
 from poetc.solvers.highs import Mip
 from poetc.solvers.model import Model
 from poetc.solvers.poetc import engine
-from poetc.solvers.poetc.beside import Beside
+from poetc.solvers.poetc.beside import BackgroundTask
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ladder import Ladder
 from poetc.solvers.poetc.options import Ladders
@@ -31,13 +31,13 @@ OPTIONS = SolveOptions(time_limit_s=600.0, fixed_order=True)
 
 def test_a_result_and_an_error_arrive_where_they_are_waited_for() -> None:
     usual_s = sys.getswitchinterval()
-    assert Beside(lambda stop: 7).start().result() == 7
+    assert BackgroundTask(lambda stop: 7).start().result() == 7
 
     def fail(stop: threading.Event) -> int:
         raise ValueError("why")
 
     with pytest.raises(ValueError, match="why"):
-        Beside(fail).start().result()
+        BackgroundTask(fail).start().result()
     assert sys.getswitchinterval() == usual_s
 
 
@@ -53,7 +53,7 @@ def test_cancel_ends_a_mip() -> None:
         began.set()
         return mip.solve(time_limit_s=600.0, stop=stop).optimal
 
-    beside = Beside(task).start()
+    beside = BackgroundTask(task).start()
     assert began.wait(60.0)
     beside.cancel()
     assert beside.result() is False
@@ -69,7 +69,7 @@ def test_cancel_waits_for_the_end_after_a_signal() -> None:
         ended.set()
 
     usual = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    beside = Beside(task).start()
+    beside = BackgroundTask(task).start()
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt):
@@ -80,13 +80,13 @@ def test_cancel_waits_for_the_end_after_a_signal() -> None:
     assert ended.is_set()
 
 
-class Waiting(Beside[object]):
+class Waiting(BackgroundTask[object]):
     """Does the task when its result is asked for."""
 
     def __init__(self, task: Callable[[threading.Event], object]) -> None:
         self.task = task
 
-    def start(self) -> Beside[object]:
+    def start(self) -> BackgroundTask[object]:
         return self
 
     def result(self) -> object:
@@ -114,7 +114,7 @@ def test_who_is_faster_changes_nothing(layers: int, monkeypatch: pytest.MonkeyPa
     options = SolveOptions(time_limit_s=600.0, work_limit_s=1.0, gap=1e-4, fixed_order=True)
     expected = solve(problem, "poetc", options)
     for other in (Waiting, AtOnce):
-        monkeypatch.setattr(engine, "Beside", other)
+        monkeypatch.setattr(engine, "BackgroundTask", other)
         assert solve(problem, "poetc", options) == expected
 
 
@@ -123,7 +123,7 @@ def test_without_a_thread_the_task_is_done_when_it_is_asked_for(monkeypatch: pyt
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", none_left)
-    beside = Beside(lambda stop: 7).start()
+    beside = BackgroundTask(lambda stop: 7).start()
     assert beside.result() == 7
     beside.cancel()
 

@@ -15,7 +15,7 @@ import pytest
 from poetc.scheduling import SolveOptions, schedule_to_json, verify
 from poetc.solvers import highs, solve
 from poetc.solvers.highs import Mip
-from poetc.solvers.poetc.beside import Beside
+from poetc.solvers.poetc.beside import BackgroundTask
 from tests.support.problems import training_problem, with_budget
 
 
@@ -35,7 +35,7 @@ def test_the_number_of_threads_may_change() -> None:
         assert all(answer.optimal for answer in answers)
         return [answer.objective for answer in answers]
 
-    beside = Beside(lambda stop: optima((2, 1, 3))).start()
+    beside = BackgroundTask(lambda stop: optima((2, 1, 3))).start()
     assert {*optima((1, 2, 1, 3)), *beside.result()} == {knapsack().solve(time_limit_s=20).objective}
 
 
