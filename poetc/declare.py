@@ -26,7 +26,7 @@ class Values(Protocol):
 
     @property
     def annotation(self) -> str:
-        """Their type in Python."""
+        """The type of a value as Python writes it, such as `int | Literal["auto"]`."""
 
     def accept(self, value: Any) -> Any:
         """The value of a text of the command line, or of a value from Python. Raises ValueError that says why not."""
@@ -198,7 +198,7 @@ class Option:
 
     @property
     def annotation(self) -> str:
-        """The type of its value in Python."""
+        """The type of the option's value as Python writes it."""
         if self.repeated:
             return f"tuple[{self.values.annotation}, ...]"
         return f"{self.values.annotation} | None" if self.default is None else self.values.annotation

@@ -85,7 +85,7 @@ class Command(cloup.Command):
                 yield HEADINGS[name], sorted((o for o in options if group_of(o) == name), key=_owner_first)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The whole text with all options, its first paragraph with the usual ones, none with a group."""
+        """The command's text: all of it before all options, a paragraph before the usual ones, none before a group."""
         text, shown = inspect.cleandoc(self.help or ""), self._shown(ctx)
         if shown == USUAL:
             text = text.partition("\n\n")[0]

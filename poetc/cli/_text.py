@@ -96,7 +96,7 @@ def _bound(summary: Mapping[str, Any]) -> str:
 
 
 def solve_text(summary: Mapping[str, Any]) -> str:
-    """The totals of a solve."""
+    """The answer of `poetc solve` on the terminal: cost, RAM, time, proof, and the choices of the planner."""
     from poetc.reporting import band_rows, guesses, recomputed_of, status_words
 
     keep_all = summary["keep_all_peak_bytes"]

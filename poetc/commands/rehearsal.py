@@ -26,11 +26,11 @@ _REPORTS_BYTES = 4 << 20  # report.html and the small files beside it
 
 
 def rehearse(solved: Artifact, directory: Path, out: Path, note: Progress, *, has_average: bool = False) -> None:
-    """Write the files of the end of a training, from weights that differ a little from the untrained ones.
+    """Write the output files of a training once before it begins, to raise the errors of its end now.
 
-    Equal weights would hide a refusal of the end: a weight that was changed must be one that the file can hold. Raises
-    the errors of the end, before the first step, and UsageError where the disk has no room for all that comes.
-    `has_average`: checkpoints hold averages of the weights too.
+    The weights are the initial ones with small random changes. Unchanged weights would always fit the file, so that an
+    export that refuses trained ones would not be noticed. UsageError where the disk has no room for output and
+    checkpoints. `has_average`: checkpoints hold averages of the weights too.
     """
     random = np.random.default_rng(0)
     state = {

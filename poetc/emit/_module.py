@@ -122,7 +122,7 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Files of the runtime's core that not every emission has."""
+        """The C files of the runtime that these programs need beside those that every emission has."""
         queues = ("poetc_queues.c",) if any(p.queues for p in self.programs) else ()
         streams = ("poetc_stream.c",) if any(p.has_blocks for p in self.programs) else ()
         rows = ("poetc_rows.c",) if any(p.has_tables for p in self.programs) else ()

@@ -68,10 +68,11 @@ class Participant:
         learning_rate: float | None = None,
         max_update_norm: float | None = None,
     ) -> Trained:
-        """Train on all samples for `epochs`. `first_epoch`, counted from 1 over all rounds, makes the order of samples.
+        """Train on all samples for `epochs`. The number of an epoch, from `first_epoch` on, seeds its order of samples.
 
-        `learning_rate`: by default the one that was solved with. `max_update_norm`: of the change of all weights, as
-        an L2 norm. Raises CheckFailed where the loss is no number, UnsoundUpdate where the weights are no good update.
+        `first_epoch` counts from 1 over all rounds. `learning_rate`: by default the one that was solved with.
+        `max_update_norm`: the largest L2 norm of the change of all weights. Raises CheckFailed where the loss is not
+        finite, UnsoundUpdate where a weight is not, or where the norm is larger.
         """
         if epochs < 1:
             raise UsageError(f"local-epochs {epochs}: must be at least 1")
@@ -100,7 +101,7 @@ class Participant:
         return Evaluated(loss=result["loss"], accuracy=result.get("accuracy"), samples=data.evaluated_samples)
 
     def state(self) -> dict[str, Array]:
-        """The weights that travel, as they are now, by the names of the graph: numbers, of integers too."""
+        """The weights that the fleet exchanges, by their names in the graph. Integers are converted to floats."""
         state = self.session.state_dict([name for w in self.model.weights for name in w.state_names])
         return {w.tensor: w.from_session(state) for w in self.model.weights}
 

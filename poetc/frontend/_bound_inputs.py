@@ -13,7 +13,7 @@ from poetc.frontend._reading import element_dtype
 
 
 def bind_inputs(model: onnx.ModelProto, constants: Mapping[str, int]) -> list[str]:
-    """Replace inputs of one integer or truth value by initializers; a note on each.
+    """Replace scalar inputs of integers or bools by constants of the file. Returns a note on each.
 
     UsageError: no such input, another element type or shape, or a value that the type does not hold.
     """

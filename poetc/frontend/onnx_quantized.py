@@ -14,7 +14,7 @@ from poetc.graph import Attribute, DType
 def dequantize(c: Importer, n: Node) -> str:
     """scale · (q - zero), with one scale, one for each index along an axis, or one for each block along it.
 
-    Stored weights never come here.
+    Weights in the file do not come here: the importer decodes them.
     """
     q, zero = c.input(n, 0), c.optional(n, 2)
     if q.tensor and c.type(q.tensor).dtype is DType.I8:

@@ -88,7 +88,7 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and element type, without identity: the values of shape inference."""
+    """Shape and element type of a tensor, as shape inference computes it: without name or role."""
 
     shape: tuple[int, ...]
     dtype: DType = DType.F32

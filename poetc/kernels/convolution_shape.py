@@ -54,7 +54,7 @@ class Convolution(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionParameters(Parameters):
-    """A kernel without workspace has these; the records of the others have more fields."""
+    """Parameters of a convolution kernel without workspace. Those of kernels with workspace add fields."""
 
     convolution: Convolution
 

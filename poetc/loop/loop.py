@@ -168,10 +168,10 @@ def outcome_of(checkpoint: Checkpoint, options: LoopOptions) -> Outcome | None:
 
 
 class Loop:
-    """Trains an engine.
+    """The training loop: epochs of steps of an engine, with evaluation, checkpoints and early stopping.
 
-    `stopping` is asked between steps; where it says so, a checkpoint is written and `run` returns None. `kept`: the
-    names of the state tensors that are exported.
+    `stopping` is called between steps; where it returns True, a checkpoint is written and `run` returns None. `kept`:
+    the names of the state tensors that are exported.
     """
 
     def __init__(

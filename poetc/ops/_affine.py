@@ -35,7 +35,7 @@ class Codes:
 
 
 def codes_of(op: Bound, prefix: str = "") -> Codes:
-    """Those that an operator names. Raises ValueError unless they can be."""
+    """Scale and zero point in an operator's attributes. ValueError unless they are a float32 above 0, and an int8."""
     codes = Codes(op.get_float(f"{prefix}scale"), op.get_int(f"{prefix}zero"))
     if not (0 < codes.scale < math.inf and codes.scale == float(np.float32(codes.scale))):
         raise ValueError(f"{prefix}scale {codes.scale} is no number of 32 bits above 0")

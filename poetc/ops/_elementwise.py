@@ -54,7 +54,7 @@ class Elementwise(OpSpec):
         return Kernel(f"poetc_op_{snake(self.kind)}", Elements(op.outputs[0].elements), self.values(op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Each element by itself."""
+        """One cut, along all elements as one axis: each is computed from its own operands."""
         return (flat(op, self.arity, binds=True),)
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:

@@ -329,7 +329,7 @@ class Attention(_Attention):
         return (result,)
 
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
-        """A mask has no gradient: where one is wanted, the operators stay apart."""
+        """Gradients of q, k and v. The mask gets none: attention with a trained mask is not fused to one operator."""
         result: list[str | None] = [None] * len(op.inputs)
         if grads[0] is None or not any(needed[:3]):
             return result

@@ -110,7 +110,7 @@ class LinearCrossEntropy(OpSpec):
         return value, *_product(op).evaluate(backward, [gradient, *inputs[1 : 1 + _weight_operands(op)]])
 
     def work(self, op: Bound) -> Work:
-        """The weight is read once for each block of rows of the fastest kernel, which is all of them."""
+        """Of forward and backward. In the fastest kernel all rows are one block, so the weight is read once."""
         turned, w = bool(op.get_int("trans_b")), op.inputs[1].shape
         classes = w[0] if turned else op.get_int("depth") if "form" in op.attributes else w[1]
         x = op.inputs[0]

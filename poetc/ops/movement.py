@@ -249,7 +249,7 @@ class Split(Movement):
         return [total]
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Along another axis."""
+        """Along the axes other than the one that is summed, whose sums do not depend on each other."""
         rank = len(op.inputs[0].shape)
         return untouched(op, [a for a in range(rank) if a != op.get_int("axis") % rank])
 

@@ -34,11 +34,11 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 
 
 def coordinates(convention: str, size: int, length: int, scale: float, region: tuple[float, float] = (0, 1)) -> Array:
-    """[size] places in x, where an axis of `length` becomes one of `size`: ONNX's `coordinate_transformation_mode`.
+    """[size] float32: where each output pixel lies on an input axis of `length`, in pixels of the input.
 
-    In single precision, as onnxruntime: half an ulp decides which pixel is nearest. The output's length is the whole
-    one (the standard's words; its reference implementation takes length · scale). `region`: the part that
-    tf_crop_and_resize cuts out, as shares of the length less one.
+    `convention`: ONNX's `coordinate_transformation_mode`. Single precision as in onnxruntime, since half an ulp decides
+    which pixel is nearest. Formulas with the output's length take `size`, as the standard says; its reference
+    implementation takes length · scale. `region`: the part that tf_crop_and_resize cuts out, in shares of length - 1.
     """
     one, half = np.float32(1), np.float32(0.5)
     i, by = np.arange(size, dtype=np.float32), np.float32(scale)

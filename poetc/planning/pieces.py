@@ -60,10 +60,11 @@ def _of_operator(op: OperatorSpec, processor: int) -> Piece:
 def in_pieces(
     problem: Problem, longest_ns: int, offer: StreamedAlternatives | None, option: str = "--longest-piece"
 ) -> Problem:
-    """`problem` without a piece that takes longer.
+    """`problem` in which nothing runs longer than `longest_ns` without a point where it can be interrupted.
 
-    Operators that do run in blocks, all operands in RAM; `offer` makes them. Kernels and transfers that do are left
-    out. InfeasibleError names the operator with the longest pieces, or the tensor, for which there is no other way.
+    Longer operators run in blocks from `offer`, with all operands in RAM. Longer kernels of little workspace, moves and
+    transfers are no longer allowed. InfeasibleError names the operator with the longest block, or the tensor, that
+    cannot keep the limit.
     """
     if problem.processors or problem.banks:
         raise UsageError(f"{option} is for one processor and RAM in one piece")

@@ -56,10 +56,10 @@ class Seen(solvers.Event):
 
 
 def progress_line(problem: Problem, event: solvers.Event) -> str:
-    """The best schedule and the bound in the unit of the objective, the gap, and the work at hand.
+    """A line such as "best 8.31 mJ, bound 8.20 mJ, gap 1.3 % (cuts)".
 
-    A bound above the best schedule is about a part of the choices. None of them is better, and there is no gap to
-    state.
+    While the search is in a part of the choices, their bound may be above the best schedule. The line then says so, and
+    gives no gap.
     """
     show = functools.partial(format_cost, problem.objective)
     stage = stage_words(event.stage)

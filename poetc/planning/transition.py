@@ -83,7 +83,10 @@ def actions_for(
 
 @dataclass(slots=True)
 class Relocation:
-    """Places for a sequence of actions in an arena of `capacity` bytes, from `memory` to the places `goal`."""
+    """Addresses for a sequence of actions that begins with the tensors at `memory`, and ends with those at `goal`.
+
+    The arena has `capacity` bytes. Tensors may be moved on the way.
+    """
 
     problem: Problem
     capacity: int

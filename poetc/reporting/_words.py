@@ -62,7 +62,7 @@ def status(
 
 
 def status_of(solved: Solved) -> str:
-    """The same for a solved problem."""
+    """The words of `status` for the proof of a solved problem."""
     proof, summary = solved.schedule.proof, solved.summary
     optional = (summary.get(key) for key in ("asked_gap", "one_core_of", "stopped_by"))
     return status(proof.status, proof.gap(), *optional)

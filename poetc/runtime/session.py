@@ -291,8 +291,8 @@ class Session:
         """Let training steps of a bundle follow the memory that Linux leaves to this process; the bits are the same.
 
         `group`: the directory of another control group (cgroup v2). The state is then the initial one: call it before
-        state is loaded. Hits count in steps of the first plan alone. SessionError where the model has one plan, or the
-        group tells nothing of memory.
+        state is loaded. Steps of other plans than the first count no hits. SessionError where the model has one plan,
+        or the group tells nothing of memory.
         """
         with self._lock:
             dll, symbol = self._library.dll, self._description.get("bundle")

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BackgroundTask(Generic[T]):
-    """A task that runs from `start` on, as `task(stop)`. `cancel` sets `stop`; the task should then end soon."""
+    """A thread that runs `task(stop)` from `start` on. `cancel` sets `stop`; the task should then end soon."""
 
     _running, _usual_s, _lock = 0, 0.0, threading.Lock()  # how many tasks run, and Python's own interval, s
 

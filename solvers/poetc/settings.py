@@ -73,7 +73,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class RelaxingSettings:
-    """Work on a relaxation (`relaxing`)."""
+    """How much work HiGHS does on a relaxation of the problem, an LP or a MIP (`relaxing`)."""
 
     rounds: int = 100  # HiGHS's rounds at the root: its bound stands still after about as many
     nodes: int = 200  # of the tree, at most

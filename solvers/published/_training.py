@@ -15,9 +15,10 @@ from poetc.solvers.published._tape import Tape
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A training step. `forward` are the operators of forward passes and losses; those before `cut` are of the first.
+    """The operators of a training step, split into forward and backward passes; micro-batches have one of each.
 
-    `turn`: by tensor of `forward_tensors`, the first backward operator behind the forward pass that makes it.
+    `forward`: operators of forward passes and losses. `cut`: where the first backward pass begins. `turn`: for each of
+    `forward_tensors`, the first operator of the backward pass that follows it.
     """
 
     cut: int

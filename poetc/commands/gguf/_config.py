@@ -54,7 +54,7 @@ class Config:
 
 
 def config_of(file: Gguf) -> Config:
-    """UnsupportedModelError names a family or a rotation that is not imported."""
+    """The sizes of the decoder in a GGUF file. UnsupportedModelError for other architectures and kinds of RoPE."""
     kind = file.architecture
     if kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)

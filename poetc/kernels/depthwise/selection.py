@@ -25,17 +25,17 @@ class Depthwise(ConvolutionParameters):
 
 
 def forward(plain: Kernel, c: Convolution) -> Kernel:
-    """Return a kernel in place of `plain`, or itself."""
+    """The kernel that goes through strips of the image, where it suits the convolution; otherwise `plain`."""
     return _of_image(plain, c, False)
 
 
 def grad_weight(plain: Kernel, c: Convolution) -> Kernel:
-    """Return a kernel in place of `plain`, or itself. It holds rows of the gradient of the output too."""
+    """The same for the gradient of the weight. Its strips hold rows of the gradient of the output too."""
     return _of_image(plain, c, True)
 
 
 def grad_input(plain: Kernel, c: Convolution) -> Kernel:
-    """Return a kernel in place of `plain`, for pads that are no larger than the window's reach."""
+    """The same for the gradient of the input. Pads must be no larger than the window's reach."""
     reach = ((c.kernel_h - 1) * c.dilation_h, (c.kernel_w - 1) * c.dilation_w)
     left, image = reach[1] - c.pad_left, (c.output_width - 1) * c.stride_w + 1
     right = max(0, c.width + reach[1] - left - image)

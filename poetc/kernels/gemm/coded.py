@@ -24,6 +24,6 @@ class CodedProduct(Parameters):
     terms: int
 
     def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
-        """Of some columns of the result, or of some rows."""
+        """The kernel that computes a block of columns, or of rows, of the result."""
         own = replace(self, rows=block.units) if axis == "rows" else replace(self, columns=block.units)
         return replace(kernel, parameters=own)

@@ -35,7 +35,7 @@ def linear_cross_entropy(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("linear_cross_entropy_classes")
 def linear_cross_entropy_classes(kernel: Kernel, m: Machine) -> Loops:
-    """The second pass makes the logits again. It adds the gradient of x for each block of terms."""
+    """Loop counts of the second pass: it computes the logits again, and adds the gradient of x by blocks of terms."""
     p = kernel.parameters_as(LinearLossClasses)
     whole, rest = divmod(p.whole.rows, p.whole.at_once)
     blocks, more = divmod(p.units, p.terms)

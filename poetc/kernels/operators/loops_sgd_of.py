@@ -10,7 +10,7 @@ from poetc.kernels.operators.parameters import DescendingSlices
 
 
 def descend(m: Machine, rows: int, width: int) -> Loops:
-    """poetc_descend.h."""
+    """The loop counts of poetc_descend.h: plain SGD on `rows` rows of `width` elements."""
     lanes = max(4, m.lanes)
     return {"descend.row": rows, "descend.wide": rows * (width // lanes), "descend.single": rows * (width % lanes)}
 

@@ -211,7 +211,7 @@ class DescendingSlices(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Cell(Parameters):
-    """A step of a recurrent layer has these sizes."""
+    """Sizes of one time step of an LSTM or GRU."""
 
     batch: int
     hidden: int

@@ -39,7 +39,7 @@ def _momentum_at(op: Bound, step: int) -> float:
 class Nadam(Update):
     """Dozat 2016, algorithm 2, as PyTorch has it: Adam with Nesterov's momentum, which grows from step to step.
 
-    `product` is that of the momentums up to this step, which NadamSchedule makes.
+    `product`: the product of the momentums of all steps so far, which NadamSchedule computes.
     """
 
     summary = "NAdam in place from (w, m, v, g, lr, step, product); beta1, beta2, epsilon, momentum_decay, weight_decay"
