@@ -46,7 +46,7 @@ from poetc.errors import PoetcError
 from poetc.events import silent
 from poetc.program import all_inputs, sample_inputs
 from poetc.scheduling import SolveOptions, keep_all, keep_all_peak_bytes, pack
-from poetc.training import TrainingOptions
+from poetc.training import PRECISIONS, TrainingOptions
 
 FORMS = {
     "f32": TrainingOptions(saved="off"),
@@ -94,7 +94,7 @@ ROWS: dict[str, dict[str, Row]] = {
 }
 DIGITS = {
     name: Row(TrainingOptions(precision=name, learning_rate=0.05), epochs=6, batch=16)
-    for name in ("f32", "niti", "octo", "afp", "wageubn", "mls", "fp8")
+    for name in ("f32", *(precision.name for precision in PRECISIONS.values() if precision.algorithm is not None))
 }
 DIGITS["niti"] = replace(DIGITS["niti"], options=NITI, schedule=THIRDS)
 DIGITS["wageubn"] = replace(DIGITS["wageubn"], options=TrainingOptions(precision="wageubn", learning_rate=0.25))

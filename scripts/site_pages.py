@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from poetc import solvers
 from poetc.boards import BOARDS, TARGETS
 from poetc.cli import cli
 from poetc.ops.optimizers import OPTIMIZERS
@@ -61,7 +62,8 @@ def pages() -> dict[Path, str]:
     written = {path: path.read_text().partition(MARK)[0] for path in (REFERENCE / "cli.md", REFERENCE / "c-api.md")}
     made = (commands(), c_interface())
     texts = {path: f"{text}{MARK}\n\n{part}\n" for (path, text), part in zip(written.items(), made, strict=True)}
-    with_marks = (REFERENCE / "training.md", ROOT / "docs" / "how-to" / "port.md")
+    docs = ROOT / "docs"
+    with_marks = (REFERENCE / "training.md", docs / "how-to" / "port.md", docs / "explanation" / "published-solvers.md")
     return {**texts, STUB: stub(), **{page: with_tables(page.read_text()) for page in with_marks}}
 
 
@@ -73,6 +75,7 @@ def with_tables(page: str) -> str:
         "options of optimizers": options_of_optimizers,
         "schedules": schedules,
         "targets": targets,
+        "published solvers": published_solvers,
     }
     for mark, lines in tables.items():
         begin, end = f"<!-- {mark}: make pages -->\n", "<!-- end -->"
@@ -96,9 +99,22 @@ def targets() -> list[str]:
     return [head, "|---|---|---|", *rows]
 
 
+def published_solvers() -> list[str]:
+    """A row for each paper part: methods with the same cells share one."""
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for i in map(solvers.info, solvers.available()):
+        if i.read:
+            names.setdefault((i.read, i.differs, i.checked), []).append(f"`{i.name}`")
+    rows = [f"| {', '.join(own)} | {' | '.join(cells)} |" for cells, own in names.items()]
+    return ["| solver | read | differs here | checked against its paper |", "|---|---|---|---|", *rows]
+
+
 def losses() -> list[str]:
-    rows = [f"| `{o.name}` | {o.help} | {o.target} |" for o in LOSSES.values()]
-    return ["| `--loss` | loss | target |", "|---|---|---|", *rows]
+    rows = [
+        f"| `{o.name}` | {o.help} | {o.target} | {', '.join(f'`{x.flag}`' for x in o.options) or '-'} |"
+        for o in LOSSES.values()
+    ]
+    return ["| `--loss` | loss | target | options |", "|---|---|---|---|", *rows]
 
 
 def optimizers() -> list[str]:

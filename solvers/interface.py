@@ -11,7 +11,11 @@ from poetc.scheduling.schedule import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverInfo:
-    """Each solver module has `INFO = SolverInfo(...)`."""
+    """Each solver module has `INFO = SolverInfo(...)`.
+
+    `read`, `differs` and `checked` are cells of the page on published solvers. They name the parts of its paper, the
+    differences here, and the check from the paper that a test repeats.
+    """
 
     name: str
     title: str
@@ -26,6 +30,9 @@ class SolverInfo:
     fits_cache: bool = False  # has a batch whose number of parts is open split so that each operator fits the cache
     most_operators: int = 0  # that its formulation takes; 0: any number
     notes: str = ""
+    read: str = ""
+    differs: str = ""
+    checked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

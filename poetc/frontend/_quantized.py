@@ -299,7 +299,10 @@ class Floats:
             return None
         array = read_tensor(tensor, self.folder)
         if array is None:  # seeded numbers stand for no codes
-            raise Unsupported(f"its weights ({name!r}) lie in {external_location(tensor)!r}, which is absent")
+            raise Unsupported(
+                f"its weights ({name!r}) lie in {external_location(tensor)!r}, which is absent; put that file there, or"
+                " take the model in floats with --frozen int4 or int8"
+            )
         return array
 
     def factor(self, name: str) -> Array | None:

@@ -17,7 +17,7 @@ from poetc.errors import UsageError
 from poetc.frontend._exported import is_module_name, some
 from poetc.frontend.facts.fixed_tensors import KIND as FIXED
 from poetc.frontend.facts.fixed_tensors import is_mask, is_wave
-from poetc.graph import Coded, DType, Fill, Graph, Operator, Role, Tensor, materialize
+from poetc.graph import TIED, Coded, DType, Fill, Graph, Operator, Role, Tensor, materialize
 
 # kind → the meaning of its inputs from number 1 on (empty: no weight)
 _POSITIONS = {
@@ -43,7 +43,6 @@ _FUNCTIONS = GATES | {
     "ReduceLogSumExp", "CumSum",
 }  # fmt: skip
 _SUMMANDS = {"Add": "summand", "Sub": "summand", "Mul": "factor", "Div": "factor"}
-MOST_TIED = 6  # weights of several operators that have a note each
 _SINGULAR_VECTOR = re.compile(r"parametrizations\.\w+\.\d+\._[uv]$")  # as PyTorch names it
 
 
@@ -114,15 +113,11 @@ def assign_roles(
         added.append(
             f"taken for constants that standardise the input, not trained: {some(sorted(standards), 'tensor')}"
         )
-    tied: dict[str, str] = {}
     for name, tensor in sorted(tensors.items()):
         places = uses.weight_places(name) if tensor.role is Role.PARAMETER else []
         if len(places) > 1:
             shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-            tied[name] = f"{name!r} is the weight of {len(places)} operators ({shown}): kept as one, tied weight"
-    added += list(tied.values())[:MOST_TIED]
-    if len(tied) > MOST_TIED:
-        added.append(f"tied weights of several operators, too: {some(list(tied)[MOST_TIED:], 'tensor')}")
+            added.append(f"{name!r} is the weight of {len(places)} operators ({shown}){TIED}")
     added += _untied(graph, tensors)
     return replace(graph, tensors=tensors, notes=tuple(added))
 

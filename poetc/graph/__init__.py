@@ -3,6 +3,7 @@
 from poetc.graph._coded import BITS, Coded, encode, pack
 from poetc.graph._difference import differing, matching
 from poetc.graph._ir import (
+    TIED,
     Array,
     Attribute,
     DType,

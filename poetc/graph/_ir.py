@@ -192,6 +192,9 @@ class Fact:
     option: str = ""
 
 
+TIED = ": kept as one, tied weight"  # the end of a note of the import that begins with the weight's name
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """Operators in topological order. `values` holds a value for every PARAMETER, CONSTANT and state tensor."""

@@ -47,7 +47,6 @@ from poetc.scheduling.scope import ANY, Option, Repetition, Scope
 from poetc.solvers.processors import (
     Placement,
     Relaxed,
-    beside,
     can_search,
     context_switches,
     estimate,
@@ -61,6 +60,7 @@ from poetc.solvers.processors import (
     search,
     side_by_side,
     transfers_apart,
+    weight_gradients,
 )
 
 BOUND_SHARE = 0.35  # of the time, for the relaxation
@@ -426,7 +426,7 @@ def _ranked(problem: Problem, options: SolveOptions, stop_at: float) -> list[Pla
     main = (0,) * len(problem.operators)
     share = CUT_SHARE if len(problem.processors) == 2 else MIP_SHARE
     alone, _ = one_at_a_time(problem, share * options.time_limit_s)
-    rules = list(dict.fromkeys((main, alone, heft(problem), context_switches(problem), beside(problem))))
+    rules = list(dict.fromkeys((main, alone, heft(problem), context_switches(problem), weight_gradients(problem))))
     plain = placed(problem, main)
     actions = complete(plain, keep_all_decisions(plain))
 

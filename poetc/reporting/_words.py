@@ -15,6 +15,7 @@ from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
 from poetc.scheduling.schedule import DEFAULT_GAP, TRAINING_GAP, Status
 from poetc.scheduling.scope import Repetition
 
+LONG_LIFE_YEARS = 100  # of a store: longer ones are not told as a number
 KERNELS = 4  # named, of those that are not needed
 _MORE = "; a longer --time-limit allows more"
 MODELLED = "Time and energy are modelled from the device profile, not measured."
@@ -175,6 +176,7 @@ def life(summary: Mapping[str, Any]) -> str:
     if steps is None or years is None:
         return ""
     span = f"{years:,.1f} years" if years >= 1 else f"{years * 365:,.1f} days"
+    span = f"more than {LONG_LIFE_YEARS} years" if years > LONG_LIFE_YEARS else span
     return f"worn out after {format_count(steps, 'step')} ({span} without a pause)"
 
 

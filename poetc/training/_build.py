@@ -22,6 +22,7 @@ from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._channels import Part, declare_parts, part_of
 from poetc.training._loss import emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
+from poetc.training._notes import notes_of_import
 from poetc.training._optimizer import Optimizer, coded_parameters
 from poetc.training._restored_norms import require_statistics
 from poetc.training._selection import (
@@ -90,7 +91,8 @@ class _Step:
         plans, plans_of_part = plan_losses(whole, options), plan_losses(self.part, options)
         tensors = {**self.part.tensors, **{i: whole.tensors[i] for i in whole.inputs}}
         _declare(b, replace(self.part, tensors=tensors), self.trained, options)
-        notes = [*whole.notes, *(plan.note for plan in plans), *layer_notes(whole, options.train)]
+        notes = notes_of_import(whole, self.trained)
+        notes += [*(plan.note for plan in plans), *layer_notes(whole, options.train)]
         step = _step_counter(b, whole, options, self.updates, notes)
         parts = declare_parts(b, whole, self.selected)
         codes = coded_parameters(whole)

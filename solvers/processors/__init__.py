@@ -17,7 +17,6 @@ from poetc.solvers.processors.bounds import (
 from poetc.solvers.processors.exact import Exact, can_search, is_roomy, search
 from poetc.solvers.processors.placing import (
     Placement,
-    beside,
     context_switches,
     heft,
     improved,
@@ -25,5 +24,6 @@ from poetc.solvers.processors.placing import (
     placed,
     runs_on,
     transfers_apart,
+    weight_gradients,
 )
 from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side

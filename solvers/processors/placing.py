@@ -273,7 +273,7 @@ def _send(
             chosen[k] = p
 
 
-def beside(problem: Problem) -> Placement:
+def weight_gradients(problem: Problem) -> Placement:
     """Gradients of weights, and the updates that read them, on the second processor; the rest on the first."""
     makers = makers_of(problem)
     updates = [k for k, o in enumerate(problem.operators) if o.phase == "update"]

@@ -32,6 +32,9 @@ INFO = SolverInfo(
     citation="X. Peng et al., Capuchin: Tensor-based GPU Memory Management for Deep Learning, ASPLOS 2020",
     paging=True,
     notes="Weighs time, not energy. On a synchronous store no transfer hides, so that every swap has its full price.",
+    read="section 4",
+    differs="free time from the model of costs in place of a measured iteration; a bus does one transfer at a time",
+    checked="cheaper of swap and recomputation, tensor by tensor",
 )
 
 

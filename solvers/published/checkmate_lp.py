@@ -19,6 +19,9 @@ INFO = SolverInfo(
     energy=True,
     most_operators=220,  # larger LPs take minutes
     notes="Up to 220 operators. Recomputation only, no optional in-place.",
+    read="section 5",
+    differs="allowances from .9 down until one fits, where the paper takes .9",
+    checked="between the optimum and twice the work",
 )
 
 

@@ -24,6 +24,9 @@ INFO = SolverInfo(
     title="Checkpoints every sqrt(n) operators",
     citation="T. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174, 2016",
     notes="The stride ignores the budget: one memory, one cost. Recomputation only.",
+    read="section 4",
+    differs="articulation points and all operators, the cheaper one",
+    checked="memory of two square roots on chains",
 )
 
 

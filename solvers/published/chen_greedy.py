@@ -22,6 +22,9 @@ INFO = SolverInfo(
     title="Checkpoints whenever b bytes were made, the best b",
     citation="T. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174, 2016",
     notes="Recomputation only.",
+    read="section 4",
+    differs="articulation points and all operators, the cheaper one",
+    checked="memory of two square roots on chains",
 )
 
 THRESHOLDS = 50  # values of b that are tried, in even steps up to the sum of bytes

@@ -15,6 +15,9 @@ INFO = SolverInfo(
     title="Online eviction by h_DTR without its neighbourhood",
     citation="M. Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021",
     notes="Greedy, without lookahead. Recomputation only.",
+    read="section 4, appendix C",
+    differs="no tensor is evicted that cannot be made again; a dead one stays while an evicted one needs it",
+    checked="theorem 3.1: linear work with memory of the order of the square root",
 )
 
 

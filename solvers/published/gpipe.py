@@ -25,6 +25,9 @@ INFO = SolverInfo(
     "NeurIPS 2019",
     general_graphs=False,
     notes="One micro-batch: splitting the batch changes the graph and is no schedule of the same problem.",
+    read="section 2",
+    differs="micro-batches change the graph and are no part of it",
+    checked="boundaries alone are stored",
 )
 
 

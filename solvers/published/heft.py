@@ -18,6 +18,9 @@ INFO = SolverInfo(
     deadline=True,
     processors=True,
     notes="Minimises time, whatever the objective is. Neither recomputes nor pages.",
+    read="the algorithm HEFT",
+    differs="no insertion into gaps; costs of hand-overs in place of volumes of data; RAM does not enter",
+    checked="ranks and finish times, computed anew with networkx",
 )
 
 

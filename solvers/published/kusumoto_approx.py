@@ -16,6 +16,9 @@ INFO = SolverInfo(
     "Backpropagation, NeurIPS 2019",
     energy=True,
     notes="Each operator is recomputed at most once. Recomputation only.",
+    read="section 4",
+    differs="costs in place of counts of operators",
+    checked="the best of all sets of checkpoints on chains",
 )
 
 

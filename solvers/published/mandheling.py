@@ -20,6 +20,9 @@ INFO = SolverInfo(
     processors=True,
     fits_cache=True,
     notes="Greedy, in the order of the step. Neither recomputes nor pages.",
+    read="its scheduling of subgraphs, and the split of the batch",
+    differs="greedy, in the order of the step; preparation of subgraphs costs nothing here",
+    checked="the fewest parts of a batch for which each operator fits the cache",
 )
 
 

@@ -28,6 +28,9 @@ INFO = SolverInfo(
     "MobiSys 2022",
     notes="Judged by live bytes and packed as every schedule is; its own pool is only reported. No micro-batches. "
     "Recomputation only.",
+    read="sections 3.2 and 3.3",
+    differs="judged by live bytes; its pool is reported; no micro-batches",
+    checked="the order of its pool",
 )
 
 ROUNDS = 12  # runs with less and less RAM: a run takes time in proportion to the operators

@@ -32,6 +32,9 @@ INFO = SolverInfo(
     most_operators=160,  # the number of binaries is that of Checkmate
     notes="The paper's constraint program as a MILP (HiGHS instead of CP-SAT): up to 160 operators. Recomputation "
     "only, no optional in-place.",
+    read="section 2",
+    differs="a MILP in HiGHS in place of CP-SAT; layers",
+    checked="Checkmate with few intervals",
 )
 
 Expression = tuple[Linear, float]

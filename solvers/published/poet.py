@@ -77,6 +77,9 @@ INFO = SolverInfo(
     milp=True,
     most_operators=140,  # beyond, PuLP takes minutes to build the model alone
     notes="5 T^2 + T E binaries: for problems of up to some tens of operators",
+    read="sections 4.1 to 4.3, released code",
+    differs="state and several outputs an operator; time of paging counts where the problem has it; layers",
+    checked="exhaustive search on small problems; its own problems in `bench/poet.py`",
 )
 
 _Matrix = list[list[Any]]

@@ -38,6 +38,9 @@ INFO = SolverInfo(
     energy=True,
     notes="Each block is recomputed at most once. Transfers do not overlap compute here, so the paper's transfer debts "
     "are zero.",
+    read="the dynamic programs",
+    differs="memory in slots; several budgets are replayed. With `--dma` no debts of transfers: the replay hides them",
+    checked="`rotor`: all persistent schedules of small chains",
 )
 
 SLOTS = 200  # of the budget: time and memory of the program grow with their number

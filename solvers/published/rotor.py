@@ -35,6 +35,9 @@ INFO = SolverInfo(
     general_graphs=False,
     energy=True,
     notes="Recomputation only; optimal for chains whose schedules keep a checkpoint until it is used.",
+    read="the dynamic programs",
+    differs="memory in slots; several budgets are replayed. With `--dma` no debts of transfers: the replay hides them",
+    checked="`rotor`: all persistent schedules of small chains",
 )
 
 RECORD = -1  # the choice "record block a"

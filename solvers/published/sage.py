@@ -27,6 +27,9 @@ INFO = SolverInfo(
     title="Cheap cones inlined, the rest evicted on demand",
     citation="I. Gim and J. Ko, Memory-efficient DNN Training on Mobile Devices, MobiSys 2022",
     notes="Recomputation only. Sums of micro-batches stay in RAM.",
+    read="sections 4 and 5",
+    differs="inlining on the fused graph; accumulation is `--micro-batches`, whose sums stay",
+    checked="no convolution is inlined",
 )
 
 CONE = 5  # operators times inputs of a cone that is still inlined: it runs again for each reader

@@ -24,6 +24,9 @@ INFO = SolverInfo(
     "PPoPP 2018",
     paging=True,
     notes="Which layers are recomputed follows from their kind, not from their cost.",
+    read="section 3",
+    differs="cheap layers by kind",
+    checked="nothing is done where all fits",
 )
 
 

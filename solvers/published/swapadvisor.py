@@ -28,6 +28,9 @@ INFO = SolverInfo(
     energy=True,
     notes="Reorders operators, so its schedules may lie outside the classes that other solvers' bounds hold for. "
     "Swaps only.",
+    read="sections 4 and 5",
+    differs="no pools of size classes; 12 individuals",
+    checked="orders keep the dependences",
 )
 
 POPULATION = 12  # individuals of a generation

@@ -17,6 +17,9 @@ INFO = SolverInfo(
     citation="M. Rhu et al., vDNN: Virtualized Deep Neural Networks, MICRO 2016",
     paging=True,
     notes="Offloads activations only; nothing is recomputed.",
+    read="section 3",
+    differs="the dynamic policy takes tensors back one by one",
+    checked="nothing is recomputed, each tensor written once",
 )
 
 

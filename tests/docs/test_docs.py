@@ -65,6 +65,18 @@ def test_results_begin_with_a_sentence_of_result(page: Path) -> None:
     assert not re.search(r"make[s]? these|ran on|commands?\b|\d{4}-\d\d|\b20\d\d\b", sentence), sentence
 
 
+def test_a_release_has_few_and_short_lines() -> None:
+    """Of what a user can do now, and what changed for one; the history of the repository has the rest."""
+    first, *releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert first and len(releases) > 2
+    for release in releases:
+        lines = [line for line in release.splitlines()[1:] if line.strip()]
+        assert len(lines) <= 20, f"{release.splitlines()[0]}: {len(lines)} lines"
+        for line in lines:
+            text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "CODE", line))
+            assert len(re.findall(r"\S*\w\S*", text)) <= 25, line
+
+
 def in_navigation(items: list[dict[str, Any]]) -> Iterator[str]:
     for item in items:
         for target in item.values():

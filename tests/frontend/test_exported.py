@@ -333,20 +333,6 @@ def test_copied_recurrent_layers_of_the_older_exporter_are_told(tmp_path: Path) 
     assert [n for n in graph.notes if "tied" in n] == [f"'onnx::RNN_1' {layers}"]
 
 
-def test_many_tied_weights_are_told_in_one_note(tmp_path: Path) -> None:
-    """As of a decoder whose blocks read tables of places: each would have had a line."""
-    nodes, last = [], "x"
-    for k in range(9):
-        for n in range(2):
-            nodes.append(helper.make_node("MatMul", [last, f"w{k}"], [f"h{k}{n}"]))
-            last = f"h{k}{n}"
-    weights = {f"w{k}": normal(3, 3, seed=k) for k in range(9)}
-    graph = load(save(make(nodes, {"x": (2, 3)}, [last], weights), tmp_path))
-    tied = [n for n in graph.notes if "tied" in n]
-    assert len(tied) == 7 and tied[0].startswith("'w0' is the weight of 2 operators")
-    assert tied[-1] == "tied weights of several operators, too: 3 tensors ('w6', 'w7', 'w8')"
-
-
 def test_metadata_that_is_nonsense_is_ignored(tmp_path: Path) -> None:
     """Whoever wrote it: strings in a file are anything."""
     for text in ("", "%p_", "target=torch.ops.aten.linear](" + "%p_w, " * 50_000, "target=torch.ops.aten.\0(%p_\n"):

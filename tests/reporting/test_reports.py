@@ -458,6 +458,9 @@ def test_what_is_written_to_the_store_is_one_phrase() -> None:
     worn = "worn out after 1,000 steps (2.0 years without a pause)"
     assert written(summary, 512, None) == f"512 B a step; {worn}"
     assert written(summary, 512, 1024) == f"512 B a step, of 1,024 B allowed; {worn}"
+    eternal = {"store_life_steps": 10**15, "store_life_years": 412_358.0}
+    assert written(eternal, 512, None).endswith("(more than 100 years without a pause)")
+    assert "100.0 years" in written(eternal | {"store_life_years": 100.0}, 512, None)
     solved = replace(example(), summary=summary)
     assert f"a step; {worn}" in html(solved) and f"a step; {worn}" in " ".join(text(solved).split())
 

@@ -12,6 +12,10 @@ from poetc.ops import Builder
 from poetc.training import PRECISIONS
 from poetc.training.precisions import Algorithm, Numbers
 
+# The algorithms whose products are of rounded floats; NITI's are of integers.
+ALGORITHMS = tuple(
+    p.name for p in PRECISIONS.values() if p.algorithm is not None and p.algorithm.products != "integers"
+)
 NUMBERS = Path(__file__).with_name("mixed.json")
 STEPS = 2
 RATE = 2.0**-3

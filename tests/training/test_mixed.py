@@ -23,9 +23,9 @@ from poetc.training.precisions import Numbers
 from tests.cli.conftest import MODEL
 from tests.support.graphs import evaluate
 from tests.support.small import small_model
+from tests.training.mixed_cases import ALGORITHMS
 from tests.training.test_integer_networks import network
 
-ROWS = ("octo", "afp", "wageubn", "mls", "fp8")
 STEPS = 3
 SEEDS = (3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 14)))  # 4 diverges in floats, too
 
@@ -41,7 +41,7 @@ def compiled(step: TrainingGraph) -> Program:
     return lower(step, problem, schedule, pack(problem, schedule))
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ALGORITHMS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_c_has_the_bits_of_numpy(seed: int, row: str, tmp_path: Path) -> None:
     """The squared error has an exact slope, so no bit of a step is left to a library."""
@@ -74,7 +74,7 @@ def test_saved_tensors_of_norms_may_be_encoded(tmp_path: Path) -> None:
             np.testing.assert_allclose(model.state(name), numpy.state(name), rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ALGORITHMS)
 def test_every_product_reads_rounded_factors(row: str) -> None:
     names = {name: f"{name}:0" for name in network(5).values}  # as TensorFlow's exports have them
     step = step_of(5, renamed(network(5), names), precision=row, optimizer="momentum")
@@ -103,7 +103,7 @@ def test_sums_of_gradients_over_steps_are_not_rounded(optimizer: str) -> None:
     compiled(step)  # the sum is read by the update, before another version of it is made
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ALGORITHMS)
 def test_parts_of_a_batch_are_another_training(row: str) -> None:
     """Scales are those of a part, and sums over the batch are rounded: no planner may choose the parts."""
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_sums_in_chunks_have_the_scale_of_their_errors() -> None:
     assert powers == {(Phase.FORWARD, 0), (Phase.BACKWARD, -10)}
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ALGORITHMS)
 def test_a_description_in_a_file_is_the_named_one(row: str, tmp_path: Path) -> None:
     described = PRECISIONS[row].algorithm
     assert described is not None

@@ -11,8 +11,8 @@ from poetc import passes, training
 from poetc.graph import TrainingGraph
 from poetc.program import Interpreter
 from poetc.training import TrainingOptions
-from tests.training.mixed_cases import NUMBERS, RATE, algorithm, batches, network
-from tests.training.test_mixed import ROWS, compiled
+from tests.training.mixed_cases import ALGORITHMS, NUMBERS, RATE, algorithm, batches, network
+from tests.training.test_mixed import compiled
 
 PYTORCH = json.loads(NUMBERS.read_text("utf-8"))
 
@@ -22,7 +22,7 @@ def step_of(row: str) -> TrainingGraph:
     return passes.run_standard(training.build(network(), options))
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ALGORITHMS)
 def test_two_steps(row: str) -> None:
     """A number of which the two precisions round to different neighbours moves little: a few in a hundred may."""
     step = step_of(row)
@@ -41,8 +41,8 @@ def test_two_steps(row: str) -> None:
 
 def test_rows_differ() -> None:
     """So that the comparison tells one algorithm from the other."""
-    moved = {row: np.array(PYTORCH[row]["weights"]["w2"]) for row in ROWS}
-    for row in ROWS:
-        for other in ROWS:
+    moved = {row: np.array(PYTORCH[row]["weights"]["w2"]) for row in ALGORITHMS}
+    for row in ALGORITHMS:
+        for other in ALGORITHMS:
             if row != other:
                 assert np.abs(moved[row] - moved[other]).max() > 1e-4, (row, other)

@@ -13,8 +13,7 @@ from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.graph import TensorType
 from poetc.kernels import Kernel, Parameters
 from poetc.ops._bound import Bound
-from poetc.ops._cuts import Cut
-from poetc.ops._registry import Work, register
+from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.optimizers._optimizer import Optimizer, Rule, declare
 from poetc.ops.optimizers._update import Update, check_step
 
@@ -91,9 +90,7 @@ class _Factored(Update):
     def work(self, op: Bound) -> Work:
         return Work(flops=self.flops * op.inputs[0].elements, bytes_moved=6 * op.inputs[0].size_bytes)
 
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """None: the root mean square of the whole update comes before its first element."""
-        return ()
+    cuts = OpSpec.cuts  # none: the root mean square of the whole update comes before its first element
 
     def kernel(self, op: Bound) -> Kernel:
         floats = (
