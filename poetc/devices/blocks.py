@@ -25,14 +25,16 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An operand, by its number among inputs and outputs, that passes through a window.
+    """An operand that passes through a window, a block at a time. `operand`: its number, inputs before outputs.
 
-    Its bytes are rows of `pitch` bytes: `rows` of them, or as many for each of the rows that `outer` names. A block has
-    of each row the piece that `inner` names, or all. `place`: "store"; or "ram", for an operand in RAM whose
-    blocks do not lie together. `writes`: from the window. `pair`: for an output that takes over an input's bytes, that
-    input, whose window it shares. `indices`: of a table, the operand that names the rows of a block. `inner` has their
-    places in the window then, and the checksums of the table's pieces lie behind them. `changed`: how many rows the
-    step replaces in its other slot, 0: it reads them. Their numbers and checksums lie behind those of the pieces.
+    It lies in rows of `pitch` bytes: `rows` of them, for each index of the axis `outer` if there is one. A block is the
+    same piece of each row, along the axis `inner`, or whole rows. `in_ram`: it lies in RAM, where the bytes of a block
+    are not contiguous; otherwise on the store. `writes`: the window is written back. `pair`: the input whose bytes and
+    window an output takes over.
+
+    `indices`: for a table, the operand with the numbers of the rows that a block reads. `inner` counts rows in the
+    window then, behind which are the checksums of the table's pieces. `changed`: how many rows an update of the table
+    replaces, 0 where it is only read. Behind the checksums are the numbers and checksums of these rows.
     """
 
     operand: int
@@ -110,12 +112,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """An operator in blocks: so many units along each axis of its cut, fewer in the last ones.
+    """An operator that runs block by block: `units` along each axis of its cut, fewer in the last block.
 
-    Its workspace holds the kernel's own workspace, then the windows, then a buffer for pieces that are no whole blocks
-    of the store. Offsets are within it, in bytes. `kernels`: of a first block, one in between and a last one along
-    each axis, in this order, of the outer axis first. `seconds`: how many bytes behind its window each stream has
-    another one, 0 for those that have none; blocks go to both in turn.
+    Its workspace has three parts: the kernel's own workspace, the windows, and a buffer for pieces that are no whole
+    blocks of the store. Offsets are within the workspace, in bytes. `kernels`: of the first, a middle and the last
+    block along each axis, the outer axis first. `seconds`: for each stream the distance to its second window, which
+    blocks use in turn; 0 without one.
     """
 
     name: str  # of the whole operator's kernel

@@ -85,7 +85,7 @@ def constant(n: Node) -> Value:
 
 
 def constant_of_shape(c: Importer, n: Node) -> Value:
-    """Stays a Fill: some files make all of their weights this way."""
+    """The tensor as a Fill, one number and a shape, since some files have all of their weights from this operator."""
     shape = c.ints(c.input(n, 0), "the shape")
     tensor = n.get_tensor("value")
     array = np.zeros(1, np.float32) if tensor is None else read_tensor(tensor, Path())

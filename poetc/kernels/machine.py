@@ -75,9 +75,9 @@ SHARED = frozenset(_SHARED.split())
 
 
 def counts(*symbols: str, without: str = "") -> Callable[[Count], Count]:
-    """Registers the function that counts the loops of these kernels.
+    """A decorator: the function counts the loops of the kernels `symbols`, which it gets with a kernel and a machine.
 
-    With `without`, their time besides the loops is that of the kernels whose names lack that part.
+    The time outside of the loops is looked up by a kernel's name, from which the part `without` is taken out.
     """
 
     def register(count: Count) -> Count:

@@ -52,7 +52,7 @@ def _rstd(var: Any, epsilon: float) -> Any:
 
 
 class OfChannels(OpSpec):
-    """Images have channels along axis 1, other operands are one number a channel."""
+    """An operator on images [N, C, ...] and vectors [C]: each channel is computed by itself."""
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """By channels, each of which is normalised by itself."""

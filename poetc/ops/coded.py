@@ -36,7 +36,7 @@ class CodedRows(Parameters):
     count: int
 
     def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
-        """Of a window of the table, or of some of the indices."""
+        """The kernel for a block of the table's rows, or of the indices."""
         if axis == "indices":
             return replace(kernel, parameters=replace(self, count=block.units))
         codes = (self.bits, self.block, self.has_zeros, self.count)

@@ -60,7 +60,7 @@ class Transpose(Movement):
         return b.emit1("Transpose", [gy], {"perm": tuple(perm.index(i) for i in range(len(perm)))})
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Along the first axes of the result, those together that follow each other in x."""
+        """Along the first two axes of the result; axes that are neighbours in x too count as one."""
         shape, perm = op.outputs[0].shape, op.get_ints("perm")
         declared: list[tuple[int, int]] = []
         for a, b in runs(shape, [p - axis for axis, p in enumerate(perm)])[:2]:

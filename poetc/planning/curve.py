@@ -144,7 +144,7 @@ class _Curve:
 
 
 def refusal_for_less(error: PoetcError, proven_bytes: int, budget_bytes: int) -> InfeasibleError:
-    """The proof that nothing fits in `proven_bytes`, as one about the smaller `budget_bytes`."""
+    """The error for `budget_bytes` that follows from a proof that nothing fits the larger budget `proven_bytes`."""
     of_larger, own = (re.compile(rf"\b{proven_bytes}\b"), str(budget_bytes))
     text, count = of_larger.subn(own, str(error), count=1)
     if not count:

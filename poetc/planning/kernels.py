@@ -70,7 +70,7 @@ class Kernels(Reduction[Kernel]):
         return fastest(problem)
 
     def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Kernel]:
-        """The choice of the solution, or the least workspace; then the fastest."""
+        """The kernels of the incumbent, or without one those of least workspace; then the fastest."""
         yield least_workspace(problem) if incumbent is None else kernels_of(problem, incumbent.problem)
         yield (0,) * len(problem.operators)
 

@@ -255,7 +255,7 @@ class Reduction(ABC, Generic[ChoiceT]):
         return self.usual(problem)
 
     def frugal_as(self, problem: Problem, smallest: Problem) -> Problem:
-        """The same with the choice that `smallest` has, whose least RAM was looked for."""
+        """`problem` with the option that `smallest` has, the problem in which the least RAM was found."""
         del smallest
         return self.frugal(problem)
 

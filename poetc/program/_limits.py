@@ -259,7 +259,7 @@ _VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Split", "Expand", "Tile", 
 
 
 def is_added_to_scores(uses: Iterable[Use], names: set[str]) -> bool:
-    """Whether the tensor called `names` is a mask: every reader adds it to the scores of a softmax."""
+    """Whether a tensor of these names is a mask: all that reads it adds it to scores that a softmax takes."""
     masks, scores, ends = set(names), set[str](), False
     for use in uses:
         own = bool(masks & set(use.inputs))

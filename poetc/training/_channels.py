@@ -55,7 +55,7 @@ class Part:
 
 
 def declare_parts(b: Builder, graph: Graph, updates: Updates) -> dict[str, Part]:
-    """The parts of the weights of `graph` by name, their constants declared in `b`."""
+    """The shares of channels that are trained (`--train PATTERN@1/4`), by weight. Adds their indices to `b`."""
     layers = layers_of(graph) if updates.channels else {}
     parts = {}
     for name, share in updates.channels.items():

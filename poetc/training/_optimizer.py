@@ -26,7 +26,7 @@ _COUNT = TensorType((1,), DType.I32)
 
 @dataclass(frozen=True, slots=True)
 class CodedParameter:
-    """A parameter of integers: the tensor of its scales, and for a bias that of its layer's input besides."""
+    """A parameter in integers. `scales`: the tensor of its scales. `input_scale`: for a bias, that of the input."""
 
     scales: str
     input_scale: float | None = None

@@ -26,7 +26,7 @@ GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf"
 
 
 def place(contents: Contents) -> dict[str, bytes | Path]:
-    """Files as they are, and a Makefile; for a package, its Python files."""
+    """All files in one folder with a Makefile; for a Python package its modules, too."""
     target = contents.target
     files: dict[str, bytes | Path] = {
         **contents.written,

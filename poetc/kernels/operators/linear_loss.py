@@ -80,7 +80,7 @@ class LinearLossClasses(Parameters):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Bytes from class to class, of each operand that is the weight."""
+        """The distance between classes, bytes, in each operand of the weight: numbers, or codes, scales and zeros."""
         w, p = self.whole, self.whole.backward
         if not isinstance(p, CodedProduct):
             turned = isinstance(p, Product) or p.strides.b_column == 1

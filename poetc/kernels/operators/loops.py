@@ -83,7 +83,7 @@ def normalized(m: Machine, vectors: int, channels: int = 0) -> Loops:
 
 @counts("batch_norm_stats", "batch_norm_grad_params")
 def plane_sums(kernel: Kernel, m: Machine) -> Loops:
-    """Four channels at a time, where there are vectors."""
+    """Loop counts of a sum over the pixels of each channel: four channels at once where there are vectors."""
     name, p = _name(kernel), kernel.parameters_as(Planes)
     batch, channels, pixels = p.batch, p.channels, p.pixels
     whole, rest = divmod(pixels, 256)
