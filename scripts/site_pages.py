@@ -63,7 +63,8 @@ def pages() -> dict[Path, str]:
     made = (commands(), c_interface())
     texts = {path: f"{text}{MARK}\n\n{part}\n" for (path, text), part in zip(written.items(), made, strict=True)}
     docs = ROOT / "docs"
-    with_marks = (REFERENCE / "training.md", docs / "how-to" / "port.md", docs / "explanation" / "published-solvers.md")
+    guides = (docs / "how-to" / "port.md", docs / "how-to" / "two-processors.md")
+    with_marks = (REFERENCE / "training.md", *guides, docs / "explanation" / "published-solvers.md")
     return {**texts, STUB: stub(), **{page: with_tables(page.read_text()) for page in with_marks}}
 
 
@@ -76,6 +77,7 @@ def with_tables(page: str) -> str:
         "schedules": schedules,
         "targets": targets,
         "published solvers": published_solvers,
+        "placements": placements,
     }
     for mark, lines in tables.items():
         begin, end = f"<!-- {mark}: make pages -->\n", "<!-- end -->"
@@ -107,6 +109,12 @@ def published_solvers() -> list[str]:
             names.setdefault((i.read, i.differs, i.checked), []).append(f"`{i.name}`")
     rows = [f"| {', '.join(own)} | {' | '.join(cells)} |" for cells, own in names.items()]
     return ["| solver | read | differs here | checked against its paper |", "|---|---|---|---|", *rows]
+
+
+def placements() -> list[str]:
+    """Solvers that place operators on processors by a rule."""
+    infos = [i for i in map(solvers.info, solvers.available()) if i.processors and i.name != solvers.ENGINE_NAME]
+    return ["| solver | rule |", "|---|---|", *(f"| `{i.name}` | {i.title} |" for i in infos)]
 
 
 def losses() -> list[str]:
