@@ -62,7 +62,7 @@ class RamSearch:
     @property
     def is_done(self) -> bool:
         """Whether its result is there."""
-        return "found" in vars(self)
+        return "result" in vars(self)
 
     def as_budget(self, budget_bytes: int | None = None) -> RamSearch:
         """The same search, finished, of the problem with its result as the budget, or with one that has room for it.
