@@ -11,7 +11,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from poetc.errors import UsageError, shortened
@@ -125,41 +124,6 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Numbers of at least 0 with commas or spaces between them, or a text file that holds them."""
-
-    annotation: str = "tuple[float, ...]"
-
-    def accept(self, value: Any) -> tuple[float, ...]:
-        items, where = [], ""
-        if isinstance(value, str):
-            text = value
-            if Path(text).is_file():
-                where = f"{shortened(text, 80)}: "
-                try:
-                    text = Path(text).read_text(encoding="utf-8")
-                except (OSError, UnicodeDecodeError):
-                    raise ValueError(f"{where}not a text file that can be read") from None
-            items = text.replace(",", " ").split()
-            if not items:
-                raise ValueError(f"{where}there are no numbers")
-        numbers = tuple(map(_number, items)) if items else tuple(value)
-        for number, word in zip(numbers, items or numbers, strict=True):
-            if number is None:
-                raise ValueError(f"{where}{shortened(word)!r} is neither a number nor a file")
-            if not (isinstance(number, float | int) and 0 <= number < LARGEST_FLOAT):
-                raise ValueError(f"{shortened(word)} is not a number of at least 0")
-        return tuple(number for number in numbers if number is not None)
-
-
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
 class When:
     """The condition of an option: option `name` has one of `values`, or any value at all where `values` is empty."""
 
@@ -208,6 +172,18 @@ class Option:
         owner, values = self.defaults
         return values.get(str(chosen.get(owner)), self.default)
 
+    def is_given(self, values: Mapping[str, Any]) -> bool:
+        """Whether it has another value than every default that it can have here."""
+        value = values[self.name]
+        return value not in (None, (), []) and value not in (self.default, self.default_in(values))
+
+    def has_effect(self, chosen: Mapping[str, Collection[str]]) -> bool:
+        """Whether it does something. `chosen`: by the name of the option that decides, the values that it has."""
+        if self.when is None or self.when.name not in chosen:
+            return True
+        values = chosen[self.when.name]
+        return not set(self.when.values).isdisjoint(values) if self.when.values else bool(values)
+
     def accept(self, value: Any) -> Any:
         """The value, checked. Raises UsageError that names the option."""
         try:
@@ -223,56 +199,19 @@ def in_group(group: str, *options: Option) -> tuple[Option, ...]:
     return tuple(dataclasses.replace(option, group=group) for option in options)
 
 
-def flag_of(options: Iterable[Option], name: str) -> str:
-    """The spelling of the option `name` on the command line."""
-    return next((o.flag for o in options if o.name == name), f"--{name.replace('_', '-')}")
-
-
-def resolved(options: Collection[Option], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, checked, with defaults in place of None. Raises UsageError for a wrong value."""
-    checked = {o.name: None if values[o.name] is None else o.accept(values[o.name]) for o in options}
-    missing = {o.name: o.default_in(checked) for o in options if checked[o.name] is None}
-    return {name: missing.get(name, value) for name, value in checked.items()}
-
-
-def require_effect(options: Iterable[Option], values: Mapping[str, Any], chosen: Mapping[str, Collection[str]]) -> None:
-    """UsageError for an option with a value of its own that has no effect.
-
-    `chosen`: by the name of the option that decides, the values that it has.
-    """
+def require_effect(options: Iterable[Option], chosen: Mapping[str, Collection[str]]) -> None:
+    """UsageError for the first of these options, which somebody gave, that has no effect; `chosen` as `has_effect`."""
     for option in options:
-        if option.when is not None and has_own_value(option, values) and not has_effect(option, chosen):
-            raise UsageError(no_effect(option, ", ".join(chosen[option.when.name])))
-
-
-def has_effect(option: Option, chosen: Mapping[str, Collection[str]]) -> bool:
-    """Whether the option does something where the options that decide have the values `chosen`."""
-    when = option.when
-    if when is None or when.name not in chosen:
-        return True
-    return not set(when.values).isdisjoint(chosen[when.name]) if when.values else bool(chosen[when.name])
-
-
-def no_effect(option: Option, has: str) -> str:
-    """The message on an option that has no effect where the option that it depends on is `has`."""
-    assert option.when is not None
-    if not option.when.values:
-        return f"{option.flag} does nothing without {option.when}"
-    *others, last = option.when.values
-    only = f"{', '.join(others)} and {last}" if others else last
-    return f"{option.flag} does nothing for --{option.when.name} {has}, only for {only}"
-
-
-def require_given(options: Collection[Option], values: Mapping[str, Any]) -> None:
-    """The same, where an option depends on another of `options` that is given."""
-    set_options = {o.name: ("given",) if has_own_value(o, values) else () for o in options}
-    require_effect([o for o in options if o.when is not None and not o.when.values], values, set_options)
-
-
-def has_own_value(option: Option, values: Mapping[str, Any]) -> bool:
-    """Whether an option has another value than every default that it can have here."""
-    value = values[option.name]
-    return value not in (None, (), []) and value not in (option.default, option.default_in(values))
+        if option.has_effect(chosen):
+            continue
+        assert option.when is not None
+        name, values = option.when.name, option.when.values
+        if not values:
+            raise UsageError(f"{option.flag} does nothing without {option.when}")
+        *others, last = values
+        only = f"{', '.join(others)} and {last}" if others else last
+        has = ", ".join(chosen[name])
+        raise UsageError(f"{option.flag} does nothing for --{name} {has}, only for {only}")
 
 
 T = TypeVar("T")
@@ -305,15 +244,3 @@ class Registry(Generic[T]):
 
     def values(self) -> list[T]:
         return list(self._entries.values())
-
-
-def options_class(name: str, options: Iterable[Option], base: type, module: str) -> Any:
-    """A frozen dataclass of `module` with one keyword an option. `base` has its methods."""
-    fields = [(o.name, o.annotation, _default_of(o)) for o in options]
-    class_of_options = dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
-    class_of_options.__module__, class_of_options.__doc__ = module, base.__doc__
-    return class_of_options
-
-
-def _default_of(option: Option) -> Any:
-    return dataclasses.field(default=None if option.defaults[1] else option.default)

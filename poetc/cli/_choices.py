@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from poetc import declare
 from poetc.cli._config import FILE
-from poetc.declare import Option, no_effect
+from poetc.declare import Option
 from poetc.errors import UsageError
 
 TYPED = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)  # by the user, in the line or in --config
@@ -31,40 +31,12 @@ class Value(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), parameter, context)
 
 
-class Whole(Value):
-    """A whole number from `least` to `most`, or `word` where there is one."""
-
-    def __init__(self, least: int = 0, most: int = declare.LARGEST, word: str = "") -> None:
-        super().__init__(declare.Whole(least, most, word))
-        self.name = "integer"
-
-
-class Number(Value):
-    """A finite number from `least` to `most`; `above`: not `least` itself."""
-
-    def __init__(self, least: float = 0.0, most: float = float("inf"), *, above: bool = False) -> None:
-        super().__init__(declare.Number(least, most, above))
-
-
-class Seconds(Number):
-    """A time limit: a number above 0 that has an end."""
-
-    def __init__(self) -> None:
-        super().__init__(above=True)
-
-
-class _Choice(click.Choice):  # type: ignore[type-arg]
+class _Choice(Value, click.Choice):  # type: ignore[type-arg]
     """A choice of names, as it is declared."""
 
     def __init__(self, values: declare.Choice) -> None:
-        super().__init__(values.names)
+        click.Choice.__init__(self, values.names)
         self.values = values
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        try:
-            return self.values.accept(value)
-        except ValueError as error:
-            self.fail(str(error), parameter, context)
 
 
 class DeclaredOption(click.Option):
@@ -165,13 +137,6 @@ def given_options(context: click.Context, options: Iterable[Option]) -> list[str
 
 def refuse_without_effect(context: click.Context, **chosen: str) -> None:
     """UsageError for an option that was typed and depends on another choice than `chosen`, by name of the option."""
-    for parameter in context.command.params:
-        if not isinstance(parameter, DeclaredOption) or parameter.declared.when is None:
-            continue
-        when = parameter.declared.when
-        if (
-            when.name in chosen
-            and chosen[when.name] not in when.values
-            and given_options(context, [parameter.declared])
-        ):
-            raise UsageError(no_effect(parameter.declared, chosen[when.name]))
+    options = [p.declared for p in context.command.params if isinstance(p, DeclaredOption)]
+    typed = [o for o in options if given_options(context, [o])]
+    declare.require_effect(typed, {name: (value,) for name, value in chosen.items()})

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from poetc.cli._choices import Number, Seconds, Whole, complete_device, declared
+from poetc.cli._choices import complete_device, declared
 from poetc.cli._console import Console
 from poetc.commands import options as shared
 from poetc.training import TRAINING, TrainingOptions
 
-__all__ = ["Number", "Seconds", "Whole", "complete_device", "declared"]
+__all__ = ["complete_device", "declared"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

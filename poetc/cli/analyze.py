@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from poetc.cli import _options
+from poetc.cli._choices import Value
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
-from poetc.cli._options import Whole
+from poetc.declare import Whole
 from poetc.errors import UsageError
 
 EVERY = "all"  # as a device
@@ -48,7 +49,12 @@ EVERY = "all"  # as a device
     "recomputing or paging.",
 )
 @click.option("--data", metavar="DATA", help="Training data, as poetc train takes it: they say the steps of an epoch.")
-@click.option("--epochs", type=Whole(1), metavar="N", help="Passes over the data, for time, energy and wear of a run.")
+@click.option(
+    "--epochs",
+    type=Value(Whole(1)),
+    metavar="N",
+    help="Passes over the data, for time, energy and wear of a run.",
+)
 @click.option(
     "--battery",
     metavar="ENERGY",

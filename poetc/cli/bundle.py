@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from poetc.cli import _options, _solving
+from poetc.cli._choices import Value
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.declare import Whole
 
 EPILOG = """\b
 Examples:
@@ -34,7 +36,7 @@ Examples:
 )
 @click.option(
     "--points",
-    type=_options.Whole(2, 16),
+    type=Value(Whole(2, 16)),
     metavar="N",
     help="Instead: N budgets at equal distances, from keep-all's peak down to the least RAM that is found.",
 )

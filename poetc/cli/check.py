@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from poetc.cli import _options
+from poetc.cli._choices import Value
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.declare import Number, Whole
 
 EPILOG = """\b
 Examples:
@@ -26,7 +28,7 @@ Examples:
 )
 @click.option(
     "--patience",
-    type=_options.Number(1),
+    type=Value(Number(1)),
     default=4.0,
     show_default=True,
     metavar="FACTOR",
@@ -37,7 +39,7 @@ Examples:
 @click.option(
     "-j",
     "--jobs",
-    type=_options.Whole(1),
+    type=Value(Whole(1)),
     default=1,
     show_default=True,
     metavar="N",

@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from poetc.cli import _options
+from poetc.cli._choices import Value
 from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.commands.options import CHAT, DRAWING, TEMPLATE
+from poetc.declare import Whole
 
 EPILOG = """\b
 Examples:
@@ -24,7 +26,12 @@ Examples:
 @click.option("--prompt", required=True, metavar="TEXT", help="The beginning of the text.")
 @_options.declared(CHAT)
 @click.option(
-    "--tokens", type=_options.Whole(1, 4096), default=64, show_default=True, metavar="N", help="Write at most N tokens."
+    "--tokens",
+    type=Value(Whole(1, 4096)),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Write at most N tokens.",
 )
 @_options.declared(*DRAWING)
 @click.option(

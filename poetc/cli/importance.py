@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from poetc.cli import _options
-from poetc.cli._choices import given_options, refuse_without_effect
+from poetc.cli._choices import Value, given_options, refuse_without_effect
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
@@ -65,7 +65,7 @@ JOBS = Option(
 @click.option(
     "--ranks", default="4", show_default=True, metavar="RANKS", help="Ranks of adapters, with commas; '' for none."
 )
-@click.option("--samples", type=_options.Whole(1), metavar="N", help="The first N samples only. Default: all.")
+@click.option("--samples", type=Value(Whole(1)), metavar="N", help="The first N samples only. Default: all.")
 @_options.declared(NORMALIZE)
 @_options.any_range_option
 @click.option(

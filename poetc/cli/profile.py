@@ -11,9 +11,11 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from poetc.cli import _options
+from poetc.cli._choices import Value
 from poetc.cli._commands import COMMANDS
 from poetc.cli._console import Console
 from poetc.cli._help import Command
+from poetc.declare import Number, Whole
 
 
 @click.group(invoke_without_command=True, short_help=COMMANDS["profile"])
@@ -73,17 +75,17 @@ def check(names: tuple[str, ...], console: Console) -> None:
 )
 @click.option("--title", help="Title of the profile, one line.")
 @click.option("--core", help="Core, by the name that compilers use: cortex-m4.")
-@click.option("--clock", "clock_mhz", type=_options.Number(above=True), metavar="MHZ", help="Clock of the core.")
+@click.option("--clock", "clock_mhz", type=Value(Number(above=True)), metavar="MHZ", help="Clock of the core.")
 @click.option("--ram", metavar="SIZE", help="One piece of RAM that training may use: 256KiB.")
 @click.option("--flash", metavar="SIZE", help="Flash for code, tables and weights.")
 @click.option(
     "--mac-per-s",
-    type=_options.Number(above=True),
+    type=Value(Number(above=True)),
     metavar="RATE",
     help="Multiply-accumulates a second in float. Default: those of --like, scaled by the clock.",
 )
-@click.option("--active-w", type=_options.Number(), metavar="WATT", help="Power while computing.")
-@click.option("--idle-w", type=_options.Number(), metavar="WATT", help="Power while waiting.")
+@click.option("--active-w", type=Value(Number()), metavar="WATT", help="Power while computing.")
+@click.option("--idle-w", type=Value(Number()), metavar="WATT", help="Power while waiting.")
 @click.option(
     "--source-kind",
     type=click.Choice(["measured", "datasheet", "published", "derived", "estimated"]),
@@ -175,7 +177,7 @@ def _complete_target(context: click.Context, parameter: click.Parameter, incompl
 @click.option("--model", "models", multiple=True, type=_options.FILE, metavar="MODEL", help="Measure this model too.")
 @_options.batch_option
 @_options.dim_options
-@click.option("--repeats", type=_options.Whole(1), default=9, show_default=True, help="Training steps of each network.")
+@click.option("--repeats", type=Value(Whole(1)), default=9, show_default=True, help="Training steps of each network.")
 @click.option(
     "--cflags", default="-O3 -march=native", show_default=True, help="Flags for the C compiler of this machine."
 )

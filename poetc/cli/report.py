@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from poetc.cli import _options
+from poetc.cli._choices import Value
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.commands.options import SECONDS
 
 
 @command(
@@ -40,7 +42,7 @@ from poetc.cli._help import command
 @click.option("--curve", is_flag=True, help="Solve other budgets too, and show energy over budget in the page.")
 @click.option(
     "--time-limit",
-    type=_options.Seconds(),
+    type=Value(SECONDS),
     default=10.0,
     show_default=True,
     metavar="SECONDS",

@@ -9,8 +9,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from poetc.cli import _options
+from poetc.cli._choices import Value
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.declare import Whole
 
 EPILOG = """\b
 Examples:
@@ -37,7 +39,10 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     f" {', '.join(_options.file_names('boards/boards', 'yaml'))}.",
 )
 @click.option(
-    "--steps", type=_options.Whole(1), metavar="N", help="Number of training steps. Default: one pass over the data."
+    "--steps",
+    type=Value(Whole(1)),
+    metavar="N",
+    help="Number of training steps. Default: one pass over the data.",
 )
 @click.option(
     "--data",

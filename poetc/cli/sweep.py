@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from poetc.cli import _options, _solving
+from poetc.cli._choices import Value
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.declare import Whole
 
 EPILOG = """\b
 Examples:
@@ -42,7 +44,7 @@ Examples:
     help="RAM budget. May be repeated. Default: the device's RAM.",
 )
 @_solving.problem_options
-@click.option("-j", "--jobs", type=_options.Whole(1), metavar="N", help="Number of processes. Default: one a core.")
+@click.option("-j", "--jobs", type=Value(Whole(1)), metavar="N", help="Number of processes. Default: one a core.")
 @click.option(
     "--scheduler",
     metavar="tcp://HOST:PORT",

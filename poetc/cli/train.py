@@ -15,7 +15,6 @@ from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.cli._training import Interruption, TrainingDisplay
 from poetc.commands.options import DATA, OF_KINDS, RUN
-from poetc.declare import flag_of
 from poetc.errors import UsageError
 from poetc.training import TRAINING
 
@@ -114,9 +113,9 @@ def _request(
         solving = sorted(set(typed) & set(options))
         if solving and not resume:
             artifact.require_solved(model)
-            option = flag_of(TRAINING, solving[0])
+            flag = next((o.flag for o in TRAINING if o.name == solving[0]), f"--{solving[0].replace('_', '-')}")
             raise UsageError(
-                f"{option}: {model} was solved with options of its own; leave it out, solve again with it, or train the"
+                f"{flag}: {model} was solved with options of its own; leave it out, solve again with it, or train the"
                 " ONNX file"
             )
         return TrainRequest(source=model, out=out, resume=resume, force=force, options=recorded, **mine)

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from poetc.cli import _options
+from poetc.cli._choices import Value
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.declare import Whole
 
 EPILOG = """\b
 Example:
@@ -29,7 +31,7 @@ Example:
 @_options.compared_steps_option
 @click.option(
     "--switch",
-    type=_options.Whole(1, word="all"),
+    type=Value(Whole(1, word="all")),
     metavar="all|N",
     help="Of a bundle, also take all switches and make 10,000 random requests, or N of each. Compares bits, peaks.",
 )

@@ -24,7 +24,7 @@ from poetc.commands.next_token import Cache, Plan
 from poetc.commands.options import OF_GENERATE
 from poetc.commands.weights import model_of
 from poetc.datasets import Span, Tokenizer, find_tokenizer
-from poetc.declare import require_given
+from poetc.declare import require_effect
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import open_file
@@ -58,7 +58,9 @@ class GenerateRequest:
 
 def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str, Any]:
     """The answer of `--json`. Raises UsageError, and UnsupportedModelError for a model that is no decoder of tokens."""
-    require_given(OF_GENERATE, {option.name: getattr(request, option.name) for option in OF_GENERATE})
+    values = {option.name: getattr(request, option.name) for option in OF_GENERATE}
+    given = [option for option in OF_GENERATE if option.is_given(values)]
+    require_effect(given, {o.name: ("given",) if o in given else () for o in OF_GENERATE})
     solved = artifact.read(request.source) if request.source.is_dir() else None
     file = request.source if solved is None else find_model(solved, None)
     template = None if request.chat_template is None else Path(request.chat_template)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from poetc.declare import has_effect, require_effect, resolved
+from poetc.declare import require_effect
 from poetc.errors import UsageError, shortened
 from poetc.ops._integers import ROUNDINGS
 from poetc.ops.encoding import FORMATS
@@ -26,9 +26,12 @@ class Methods:
     """
 
     def __post_init__(self: Any) -> None:
-        for name, value in resolved(TRAINING, self._translated()).items():
+        values = self._translated()
+        values |= {o.name: o.accept(values[o.name]) for o in TRAINING if values[o.name] is not None}
+        values |= {o.name: o.default_in(values) for o in TRAINING if values[o.name] is None}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
-        self._require_effects()
+        require_effect([o for o in TRAINING if o.is_given(values)], self._chosen())
         self._require_consistency()
 
     def _translated(self: Any) -> dict[str, Any]:
@@ -46,9 +49,6 @@ class Methods:
                     raise UsageError(f"{option.flag}: the description of --precision says it; leave it out")
                 values[name] = value
         return values
-
-    def _require_effects(self: Any) -> None:
-        require_effect(TRAINING, vars(self), self._chosen())
 
     def _chosen(self: Any) -> dict[str, tuple[str, ...]]:
         """The choices on which other options depend."""
@@ -105,7 +105,7 @@ class Methods:
     def effective(self: Any) -> dict[str, Any]:
         """The options that have an effect beside the others."""
         chosen = self._chosen()
-        return {o.name: getattr(self, o.name) for o in TRAINING if has_effect(o, chosen)}
+        return {o.name: getattr(self, o.name) for o in TRAINING if o.has_effect(chosen)}
 
     def changed(self) -> dict[str, Any]:
         """The options with other values than the defaults."""

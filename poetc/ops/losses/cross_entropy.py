@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from poetc.declare import LARGEST, LARGEST_FLOAT, Number, Numbers, Option, Whole
-from poetc.errors import UsageError
+from poetc.declare import LARGEST, LARGEST_FLOAT, Number, Option, Whole
+from poetc.errors import UsageError, shortened
 from poetc.graph import Attribute, DType, Graph, Operator, TensorType
 from poetc.kernels import Kernel
 from poetc.kernels.operators.parameters import Axis
@@ -291,6 +292,41 @@ class SoftCrossEntropyGrad(LossGradient):
         return _soft_kernel(op, "poetc_op_soft_cross_entropy_grad", len(op.inputs) > 2)
 
 
+@dataclass(frozen=True, slots=True)
+class _ClassWeights:
+    """Numbers of at least 0 with commas or spaces between them, or a text file that holds them."""
+
+    annotation: str = "tuple[float, ...]"
+
+    def accept(self, value: Any) -> tuple[float, ...]:
+        items, where = [], ""
+        if isinstance(value, str):
+            text = value
+            if Path(text).is_file():
+                where = f"{shortened(text, 80)}: "
+                try:
+                    text = Path(text).read_text(encoding="utf-8")
+                except (OSError, UnicodeDecodeError):
+                    raise ValueError(f"{where}not a text file that can be read") from None
+            items = text.replace(",", " ").split()
+            if not items:
+                raise ValueError(f"{where}there are no numbers")
+        numbers = tuple(map(_number, items)) if items else tuple(value)
+        for number, word in zip(numbers, items or numbers, strict=True):
+            if number is None:
+                raise ValueError(f"{where}{shortened(word)!r} is neither a number nor a file")
+            if not (isinstance(number, float | int) and 0 <= number < LARGEST_FLOAT):
+                raise ValueError(f"{shortened(word)} is not a number of at least 0")
+        return tuple(number for number in numbers if number is not None)
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
 LABEL_SMOOTHING = Option(
     name="label_smoothing",
     values=Number(below=1.0),
@@ -316,7 +352,7 @@ CLASS_AXIS = Option(
 )
 CLASS_WEIGHTS = Option(
     name="class_weights",
-    values=Numbers(),
+    values=_ClassWeights(),
     group="loss",
     default=(),
     metavar="W,W,...|FILE",
