@@ -136,13 +136,13 @@ class When:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """`name`: in Python. `help`: sentences. `group`: the heading of its help.
+    """`name`: in Python. `help`: sentences. `group`: the heading of its help; by default that of what declares it.
 
     `defaults`: by the value of another option, in place of `default`: ("optimizer", {"lion": 0.99}).
     """
 
     name: str
-    values: Values
+    values: Values = Text()
     help: str
     group: str = ""
     default: Any = None

@@ -22,7 +22,6 @@ def _names(text: str) -> None:
 
 DEVICE = Option(
     name="device",
-    values=Text(),
     group="budget",
     default="host",
     short="-d",
@@ -48,7 +47,6 @@ INFER_BATCH = Option(
 )
 BUDGET = Option(
     name="budget",
-    values=Text(),
     group="budget",
     short="-b",
     metavar="SIZE",
@@ -62,7 +60,6 @@ LIMITS = in_group(
     "budget",
     Option(
         name="deadline",
-        values=Text(),
         metavar="TIME",
         help="The longest time of one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
     ),
@@ -95,7 +92,6 @@ LIMITS = in_group(
     ),
     Option(
         name="max_written",
-        values=Text(),
         metavar="SIZE",
         help="The most that one training step may write to the store, in whole blocks. Writing wears it out.",
     ),
@@ -112,7 +108,6 @@ IMPORTANCE = in_group(
     "updates",
     Option(
         name="importance",
-        values=Text(),
         when=_BEST,
         metavar="FILE",
         help="The importance of updates, as poetc importance writes it. The set with the most that fits budget, "
@@ -120,14 +115,12 @@ IMPORTANCE = in_group(
     ),
     Option(
         name="importance_at_least",
-        values=Text(),
         when=_BEST,
         metavar="X",
         help="Take the set of least energy with this importance, a number or 80% of that of all.",
     ),
     Option(
         name="max_energy",
-        values=Text(),
         when=_BEST,
         metavar="ENERGY",
         help="The most energy of a training step, 2.5mJ, or 0.6x of training everything.",
@@ -145,14 +138,12 @@ MILP = in_group(
     "search",
     Option(
         name="milp_solver",
-        values=Text(),
         default="highs",
         metavar="NAME",
         help="Program for the MILPs of the solver: highs, or one that PuLP finds here (cbc, scip, gurobi, cplex, ...).",
     ),
     Option(
         name="write_model",
-        values=Text(),
         metavar="FILE.mps|FILE.lp",
         help="Write each MILP that the solver solves to a file, the second to FILE-2 and so on.",
     ),
@@ -161,7 +152,6 @@ SEARCH = in_group(
     "search",
     Option(
         name="solver",
-        values=Text(),
         default="poetc",
         metavar="NAME",
         help="Solver to use: `poetc solvers` lists them.",
@@ -193,7 +183,6 @@ VALIDATION = in_group(
     "data",
     Option(
         name="validation",
-        values=Text(),
         metavar="DATA",
         usual="Data to evaluate on after each epoch.",
         help="Data on which the model is evaluated after each epoch.",
@@ -216,7 +205,6 @@ EPOCHS = Option(
 )
 NORMALIZE = Option(
     name="normalize",
-    values=Text(),
     group="data",
     metavar="HOW",
     usual="Scale inputs: 0..255, MEAN,STD, or auto.",
@@ -294,7 +282,6 @@ DRAWING = in_group(
 )
 TEMPLATE = Option(
     name="chat_template",
-    values=Text(),
     group="output",
     metavar="FILE",
     when=When("chat"),
@@ -306,12 +293,11 @@ OF_GENERATE = (CHAT, *DRAWING, TEMPLATE)
 # Of `poetc train`: its data, of which each kind declares its own options, and the run.
 _KINDS = sorted(KINDS.values(), key=lambda kind: bool(kind.help))
 _MORE = "".join(f" {kind.help}" for kind in _KINDS if kind.help)
-OF_KINDS = tuple(option for kind in _KINDS for option in kind.options)
+OF_KINDS = in_group("data", *(option for kind in _KINDS for option in kind.options))
 DATA = in_group(
     "data",
     Option(
         name="data",
-        values=Text(),
         metavar="DATA",
         usual="File, folder or module:function: --help data.",
         help=f"Data: {', '.join(kind.description for kind in _KINDS)}. Or a function: package.module:function. "
@@ -322,7 +308,6 @@ DATA = in_group(
     ANY_RANGE,
     Option(
         name="augment",
-        values=Text(),
         default="",
         metavar="HOW",
         help="Change inputs at random, several ways with commas. Images: flip, crop:PIXELS, cutout:PIXELS. Signals: "
@@ -347,7 +332,6 @@ RUN = in_group(
     EPOCHS,
     Option(
         name="schedule",
-        values=Text(),
         default="constant",
         metavar="SCHEDULE",
         help=f"Schedule of the learning rate, by updates: {', '.join(kind.example for kind in kinds())}."
@@ -367,7 +351,6 @@ RUN = in_group(
     ),
     Option(
         name="metrics",
-        values=Text(),
         metavar="NAMES",
         default_text="accuracy; mae for numbers",
         help="Metrics of the validation: accuracy, top5, confusion, mse, mae, perplexity.",
@@ -381,13 +364,11 @@ RUN = in_group(
     ),
     Option(
         name="log",
-        values=Text(),
         metavar="DIR",
         help="Write losses, metrics and rates here while training runs: events for TensorBoard, and log.jsonl.",
     ),
     Option(
         name="sample",
-        values=Text(),
         metavar="PROMPT",
         help="Show the text of a language model behind this prompt before and after the training.",
     ),

@@ -23,7 +23,7 @@ from poetc.datasets._kinds import KINDS, Kind, Request
 from poetc.datasets._objects import LARGEST_BYTES, objects
 from poetc.datasets._slots import Slot
 from poetc.datasets._tokenizing import Encoded, Span, Tokenizer, find_tokenizer
-from poetc.declare import Option, Switch, Text
+from poetc.declare import Option, Switch
 from poetc.errors import UsageError, printable
 from poetc.files import read_file
 from poetc.graph import Array, DType
@@ -38,16 +38,12 @@ _MASK, _POSITIONS, _SEGMENTS = (
 OPTIONS = (
     Option(
         name="tokenizer",
-        values=Text(),
-        group="data",
         metavar="FILE",
         default_text="tokenizer.json beside the model",
         help="The tokenizer of texts: a tokenizer.json, or its folder.",
     ),
     Option(
         name="chat_template",
-        values=Text(),
-        group="data",
         metavar="FILE",
         default_text="that of tokenizer_config.json or chat_template.jinja beside the tokenizer",
         help="The template that makes a text of a chat.",
@@ -55,14 +51,12 @@ OPTIONS = (
     Option(
         name="mask_prompt",
         values=Switch(),
-        group="data",
         default=False,
         help="The loss counts completions, and answers of the assistant, alone.",
     ),
     Option(
         name="truncate",
         values=Switch(),
-        group="data",
         default=False,
         default_text="refuse them",
         help="Cut prompts with completions, and chats, that are longer than the model's sequence.",
@@ -70,7 +64,6 @@ OPTIONS = (
     Option(
         name="unpacked",
         values=Switch(),
-        group="data",
         default=False,
         default_text="join documents to full windows",
         help="No document shares a sample with another, so none attends to another.",

@@ -89,7 +89,6 @@ MODEL = in_group(
     "model",
     Option(
         name="dim",
-        values=Text(),
         default=(),
         repeated=True,
         metavar="NAME=N",
@@ -97,7 +96,6 @@ MODEL = in_group(
     ),
     Option(
         name="shape",
-        values=Text(),
         default=(),
         repeated=True,
         metavar="INPUT=N,N,...",
@@ -105,7 +103,6 @@ MODEL = in_group(
     ),
     Option(
         name="constant",
-        values=Text(),
         default=(),
         repeated=True,
         metavar="NAME=VALUE",
@@ -114,7 +111,6 @@ MODEL = in_group(
     ),
     Option(
         name="output",
-        values=Text(),
         default="",
         spelling="--model-output",
         metavar="NAME",
@@ -122,7 +118,6 @@ MODEL = in_group(
     ),
     Option(
         name="new_head",
-        values=Text(),
         default="",
         metavar="N[:OUTPUT]",
         help="Replace the last layer, the one that makes OUTPUT, by one with N outputs and new weights.",
@@ -167,7 +162,7 @@ def _of_losses() -> Iterator[Option]:
     options, owners = _owned(LOSSES.values())
     for name, option in options.items():
         may_be_auto = any(LOSSES[owner].may_be_auto for owner in owners[name])
-        yield replace(option, when=When("loss", (*owners[name], *(("auto",) if may_be_auto else ()))))
+        yield replace(option, group="loss", when=When("loss", (*owners[name], *(("auto",) if may_be_auto else ()))))
 
 
 def _of(choices: Registry[Optimizer] | Registry[Precision]) -> Iterator[Option]:
@@ -175,7 +170,7 @@ def _of(choices: Registry[Optimizer] | Registry[Precision]) -> Iterator[Option]:
     by, (options, owners) = choices.word.removeprefix("--"), _owned(choices.values())
     for name, option in options.items():
         own = _own_defaults(choices, name)
-        yield replace(option, when=When(by, tuple(owners[name])), defaults=(by, own) if own else ("", {}))
+        yield replace(option, group=by, when=When(by, tuple(owners[name])), defaults=(by, own) if own else ("", {}))
 
 
 def _own_defaults(choices: Registry[Optimizer] | Registry[Precision], name: str) -> dict[str, Any]:
@@ -306,7 +301,6 @@ PRECISION = in_group(
 UPDATES = (
     Option(
         name="train",
-        values=Text(),
         group="updates",
         default="all",
         usual="Parameters: all, last:N, bias, fc*, best, ...",

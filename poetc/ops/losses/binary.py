@@ -166,7 +166,6 @@ class BceWithLogitsGrad(PointwiseGrad):
 FOCAL_ALPHA = Option(
     name="focal_alpha",
     values=Number(most=1.0),
-    group="loss",
     default_text="both weigh 1",
     help="Weight of positive targets; 1 less that is the weight of the others.",
 )

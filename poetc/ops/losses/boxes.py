@@ -190,7 +190,6 @@ class CiouGrad(_OverlapGrad):
 BOX_FORMAT = Option(
     name="box_format",
     values=Choice(FORMATS),
-    group="loss",
     default_text="xyxy",
     help="Numbers of a box; xyxy: two corners; xywh: a corner and a size; cxcywh: centre and size.",
 )

@@ -330,21 +330,18 @@ def _number(word: str) -> float | None:
 LABEL_SMOOTHING = Option(
     name="label_smoothing",
     values=Number(below=1.0),
-    group="loss",
     default=0.0,
     help="Share of a target that is spread over all classes.",
 )
 IGNORE_INDEX = Option(
     name="ignore_index",
     values=Whole(-LARGEST - 1),
-    group="loss",
     metavar="CLASS",
     help="The class whose targets count for nothing.",
 )
 CLASS_AXIS = Option(
     name="class_axis",
     values=Whole(-8, 7),
-    group="loss",
     metavar="AXIS",
     default_text="that of its Softmax, or of the last layer's units; poetc train asks the target's shape where "
     "they leave it open",
@@ -353,7 +350,6 @@ CLASS_AXIS = Option(
 CLASS_WEIGHTS = Option(
     name="class_weights",
     values=_ClassWeights(),
-    group="loss",
     default=(),
     metavar="W,W,...|FILE",
     help="Weight of a target of each class, or a text file of such numbers.",
@@ -361,7 +357,6 @@ CLASS_WEIGHTS = Option(
 FOCAL_GAMMA = Option(
     name="focal_gamma",
     values=Number(below=LARGEST_FLOAT),
-    group="loss",
     default_text="2",
     help="The exponent of 1 - p, which is the weight of a sample.",
 )

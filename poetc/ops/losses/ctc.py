@@ -184,7 +184,6 @@ class CtcGrad(LossGradient):
 CTC_LABELS = Option(
     name="ctc_labels",
     values=Whole(1),
-    group="loss",
     metavar="N",
     default_text="half of the time steps",
     help="Most labels of a sample.",
@@ -192,7 +191,6 @@ CTC_LABELS = Option(
 CTC_BLANK = Option(
     name="ctc_blank",
     values=Whole(),
-    group="loss",
     metavar="CLASS",
     default_text="0",
     help="The class that is no label.",

@@ -147,7 +147,6 @@ class DiceGrad(LossGradient):
 DICE_SMOOTH = Option(
     name="dice_smooth",
     values=Number(below=LARGEST_FLOAT),
-    group="loss",
     default_text="1",
     help="Added to the overlap and to the size, so that an absent class counts as found.",
 )

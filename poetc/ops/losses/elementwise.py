@@ -76,7 +76,6 @@ class HuberGrad(PointwiseGrad):
 HUBER_DELTA = Option(
     name="huber_delta",
     values=Number(above=True, below=LARGEST_FLOAT),
-    group="loss",
     default=1.0,
     help="The error where squared becomes linear.",
 )

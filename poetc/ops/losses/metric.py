@@ -146,7 +146,6 @@ class ContrastiveGrad(_MetricGrad):
 MARGIN = Option(
     name="margin",
     values=Number(below=LARGEST_FLOAT),
-    group="loss",
     metavar="D",
     default_text="1",
     help="The distance that is to be between two classes.",

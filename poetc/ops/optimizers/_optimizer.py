@@ -12,15 +12,13 @@ from poetc.graph import Attribute, TensorType
 _SHARE, _POSITIVE = Number(below=1.0), Number(below=LARGEST_FLOAT)
 
 
-def _shared_option(name: str, values: Number, default: float, help: str) -> Option:
-    return Option(name=name, values=values, group="optimizer", default=default, help=help)
-
-
 # Options that several optimizers have.
-MOMENTUM = _shared_option("momentum", _SHARE, 0.9, "Share of the velocity that stays.")
-BETA1 = _shared_option("beta1", _SHARE, 0.9, "Share of the mean gradient that stays.")
-BETA2 = _shared_option("beta2", _SHARE, 0.999, "Share of the mean square that stays.")
-EPSILON = _shared_option("epsilon", _POSITIVE, 1e-8, "Added to the root that a gradient is divided by.")
+MOMENTUM = Option(name="momentum", values=_SHARE, default=0.9, help="Share of the velocity that stays.")
+BETA1 = Option(name="beta1", values=_SHARE, default=0.9, help="Share of the mean gradient that stays.")
+BETA2 = Option(name="beta2", values=_SHARE, default=0.999, help="Share of the mean square that stays.")
+EPSILON = Option(
+    name="epsilon", values=_POSITIVE, default=1e-8, help="Added to the root that a gradient is divided by."
+)
 
 
 @dataclass(frozen=True, slots=True)

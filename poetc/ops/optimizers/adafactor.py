@@ -117,14 +117,12 @@ class AdafactorVector(_Factored):
 BETA2_DECAY = Option(
     name="beta2_decay",
     values=Number(-LARGEST_FLOAT, 0.0),
-    group="optimizer",
     default_text="-0.8",
     help="The step number to this power is the share of a new square in the mean square.",
 )
 UPDATE_LIMIT = Option(
     name="update_limit",
     values=Number(above=True, below=LARGEST_FLOAT),
-    group="optimizer",
     default_text="1",
     help="The largest root mean square of an update before the rate; a larger one is scaled to it.",
 )

@@ -93,7 +93,6 @@ class NadamSchedule(OfUpdatingSteps):
 MOMENTUM_DECAY = Option(
     name="momentum_decay",
     values=Number(below=LARGEST_FLOAT),
-    group="optimizer",
     default_text="0.004",
     help="Speed at which its momentum grows to beta1.",
 )

@@ -95,14 +95,12 @@ for _centered, _velocity in itertools.product((False, True), repeat=2):
 ALPHA = Option(
     name="alpha",
     values=Number(below=1.0),
-    group="optimizer",
     default_text="0.99",
     help="Share of the mean square that stays from step to step.",
 )
 CENTERED = Option(
     name="centered",
     values=Switch(),
-    group="optimizer",
     help="Divide by the standard deviation, not by the root of the mean square.",
 )
 

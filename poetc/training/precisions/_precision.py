@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from poetc.declare import Option, Registry, Text
+from poetc.declare import Option, Registry
 from poetc.graph import Array, Graph, TrainingGraph
 from poetc.training import _build
 from poetc.training._updates import Adapter, Channels, Update, Whole
@@ -17,8 +17,6 @@ from poetc.training.precisions._mixed_step import build_mixed
 # An option that several precisions have.
 ROUNDING = Option(
     name="rounding",
-    values=Text(),
-    group="precision",
     default="",
     metavar="act=HOW,err=HOW,update=HOW",
     default_text="nearest for the first two, stochastic for updates",

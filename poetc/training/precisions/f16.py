@@ -14,7 +14,6 @@ declare(
             Option(
                 name="loss_scale",
                 values=Whole(1, _MOST_LOSS_SCALE, power_of_two=True),
-                group="precision",
                 metavar="N",
                 help="Gradients are stored times N, a power of two.",
             ),

@@ -30,21 +30,18 @@ declare(
             Option(
                 name="rescale",
                 values=Choice(RESCALES),
-                group="precision",
                 default="every",
                 help="Scan the sums of a product in every step, or once in an interval that adapts.",
             ),
             Option(
                 name="niti_weights",
                 values=Choice(("model", "xavier")),
-                group="precision",
                 default="model",
                 help="First weights; model: the float model's, rounded; xavier: new random ones.",
             ),
             Option(
                 name="weight_bits",
                 values=Choice(("8", "24")),
-                group="precision",
                 default="8",
                 help="Bits of a stored weight. Products read the upper 8; with 24, small updates add up.",
             ),
