@@ -136,7 +136,7 @@ class When:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """`name`: in Python. `help`: sentences. `group`: the heading of its help; by default that of what declares it.
+    """`name`: in Python. `help`: sentences. `group`: the heading of its help; by default that of its owner.
 
     `defaults`: by the value of another option, in place of `default`: ("optimizer", {"lion": 0.99}).
     """
