@@ -138,15 +138,15 @@ class _Sequence:
         left = model.out_cost[t] + len(self.reads[t]) * model.in_cost[t]
         again: dict[int, _Again] = {}
         for j in self.reads[t]:
-            made = self._made_again(t, j, left)
-            if made is None:
+            redone = self._made_again(t, j, left)
+            if redone is None:
                 return None
-            again[j] = made
-            left -= made.cost
-        kept = {t}.union(*(made.held for made in again.values()))
+            again[j] = redone
+            left -= redone.cost
+        kept = {t}.union(*(redone.held for redone in again.values()))
         away: dict[int, int] = {}  # tensors that leave RAM meanwhile, and the positions before which they come back
-        for j, made in again.items():
-            excess = self._peak(t, j, made.codes) - self.capacity
+        for j, redone in again.items():
+            excess = self._peak(t, j, redone.codes) - self.capacity
             excess -= sum(model.size[u] for u, back in away.items() if back > j)
             if excess > 0:
                 leaving = self._room(j, excess, kept | away.keys())
@@ -244,15 +244,15 @@ class _Sequence:
         Nothing if they do not suffice. None of `kept` leaves.
         """
         model = self.model
-        found: list[tuple[float, int, int]] = []
+        candidates: list[tuple[float, int, int]] = []
         for u, written in enumerate(self.written):
             stay = self._stay(u, j) if written < j and u not in kept and model.size[u] else None
             if stay is not None:
                 back = stay.uses[bisect.bisect_left(stay.uses, j)]
                 if back > j and self._readable(u, back):
-                    found.append((model.in_cost[u] / model.size[u], u, back))
+                    candidates.append((model.in_cost[u] / model.size[u], u, back))
         leaving: dict[int, int] = {}
-        for _, u, back in sorted(found):
+        for _, u, back in sorted(candidates):
             if excess > 0:
                 leaving[u] = back
                 excess -= model.size[u]
