@@ -100,13 +100,13 @@ def _computed(problem: Problem, stop_at: float) -> int:
         around = _Around(problem, priced, at, kernels[0], lanes)
         if around.relaxed.proven_infeasible:
             kernels, own_pj = kernels[1:], own_pj[1:]  # it does not fit
-    rest = around.least(kernels[-1], stop_at)
+    rest = around.least(kernels, stop_at)
     if rest is None:
         return 0
     least = rest + own_pj[-1]
     for kernel, pj in zip(kernels[:-1], own_pj[:-1], strict=True):
         if rest + pj < least:
-            least = min(least, (around.least(kernel, stop_at) or rest) + pj)
+            least = min(least, (around.least([kernel], stop_at) or rest) + pj)
     return least
 
 
@@ -317,13 +317,17 @@ class _Around:
                 relaxed.mip.row([*columns, *kept], [*[1.0] * len(columns), *kept.values()], least_ns * scale)
         self.series = Series(relaxed.mip)
 
-    def least(self, kernel: OperatorSpec | Variant, stop_at: float) -> int | None:
-        """With that kernel; None where time is up, or nothing fits."""
-        more = self.kernel.workspace_bytes - kernel.workspace_bytes
+    def least(self, kernels: Sequence[OperatorSpec | Variant], stop_at: float) -> int | None:
+        """With any of those kernels; None where time is up, or nothing fits.
+
+        Of all of them it takes the least workspace, and the longest time: on some processor, that may be another's.
+        """
+        more = self.kernel.workspace_bytes - min(k.workspace_bytes for k in kernels)
         for row, room in self.relaxed.rooms.items():
             self.series.row_upper(row, (room + more) / max(1, room))
         for column, lane in zip(self.hidden, self.lanes, strict=True):
-            self.series.column_upper(column, _others_ns(self.problem, lane, self.at, kernel) * self.scale)
+            hidden_ns = max(_others_ns(self.problem, lane, self.at, k) for k in kernels)
+            self.series.column_upper(column, hidden_ns * self.scale)
         least = self.series.least(time_limit_s=stop_at - time.monotonic())
         if least is None or math.isinf(least):
             return None

@@ -35,6 +35,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers import phased_bound
+from poetc.solvers.highs import Series
 from poetc.solvers.poetc.placement.around import AroundOne
 from poetc.solvers.processors import relaxed
 from tests.support.oracle import optimum
@@ -312,6 +313,28 @@ def test_transfers_that_fit_neither_before_nor_beside_the_loss_are_waited_for(in
     assert cost is not None and bound <= cost <= 1.2 * bound
     if not in_bus:
         assert relaxed(problem, 600).least < bound
+
+
+def test_the_bound_for_all_kernels_hides_what_the_longest_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With less workspace, a kernel may take less time on a processor that is not the first."""
+    problem = frozen_chain()
+    slow, quick = (Elsewhere(processor=1, time_ns=ns, energy_pj=2 * ns + 150) for ns in (300, 20))
+    variant = Variant(workspace_bytes=0, time_ns=50, energy_pj=150, elsewhere=(quick,))
+    operators = tuple(
+        replace(o, elsewhere=(slow,), low_workspace=(variant,)) if o.phase == "loss" else o for o in problem.operators
+    )
+    limits: list[float] = []
+    series_limit = Series.column_upper
+
+    def limit(series: Series, column: int, upper: float) -> None:
+        limits.append(upper)
+        series_limit(series, column, upper)
+
+    monkeypatch.setattr(Series, "column_upper", limit)
+    assert phased_bound(replace(problem, operators=operators), time_limit_s=10.0) > 0
+    unit_ns = problem.compute_once_ns
+    assert max(limits) == pytest.approx(300 / unit_ns)
+    assert limits[0] == max(limits)
 
 
 if __name__ == "__main__":
