@@ -337,9 +337,10 @@ def _largest_batch(request: ModelRequest, known: Analyzed, progress: Progress) -
 
 
 def last_within(limit: int, need: Callable[[int], int], goes_on: Callable[[], bool] = lambda: True) -> tuple[int, int]:
-    """Twice the largest batch up to MOST_BATCH that needs at most `limit` bytes, 0 where one sample needs more.
+    """A pair of batches: both are the largest one up to MOST_BATCH that needs at most `limit` bytes, or both are 0.
 
-    Where it does not go on: the largest batch known to need no more, and the largest not known to need more.
+    0: one sample needs more. Where `goes_on` ends the search, the first is the largest batch known to need no more.
+    Then the second is the largest that is not known to need more.
     `need` grows with the batch, nearly along a line, which is followed.
     """
     low, high = 0, MOST_BATCH + 1

@@ -11,7 +11,7 @@ from poetc.devices.features import DEPTHWISE, Features
 from poetc.devices.machine import machine_of
 from poetc.devices.profile import DeviceProfile, Quantity, Store
 from poetc.errors import UsageError
-from poetc.kernels.loops import GROUPS
+from poetc.kernels.loops import groups
 from poetc.ops import registry, spec
 from poetc.runtime.layout import page_bytes
 
@@ -51,10 +51,10 @@ class CostModel:
     def check_kinds(self, known: Iterable[str], device: str) -> None:
         """UsageError for an entry of `efficiency` or `loop_ns` that no operator kind and no loop matches."""
         known = sorted(known)
-        for key in (*self._efficiency, *sorted(set(self._loop_ns) - GROUPS)):
+        for key in (*self._efficiency, *sorted(set(self._loop_ns) - groups())):
             kind = key.removesuffix(DEPTHWISE)
             if kind not in known:
-                close = difflib.get_close_matches(kind, [*known, *sorted(GROUPS)], n=1)
+                close = difflib.get_close_matches(kind, [*known, *sorted(groups())], n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise UsageError(f"device profile {device!r}: there is no operator kind {key!r}{hint}")
 

@@ -84,7 +84,7 @@ class OtherProcessor:
         return " and ".join(f"{what} {', '.join(sorted(names))}" for what, names in named if names) or "all"
 
     def cost(self, features: Features) -> Elsewhere | None:
-        """Of an operator with these features; None where this processor does not run it."""
+        """Time and energy of an operator with these features here; None where this processor does not run it."""
         kind = features.cost_class.partition("/")[0]
         if self._kinds and kind not in self._kinds:
             return None

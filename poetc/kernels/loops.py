@@ -18,7 +18,10 @@ FAMILIES = (convolution, convolution_turned, convolution_winograd, depthwise, ge
 for _family in FAMILIES:
     own_modules(_family.__name__, "loops")  # each registers its counts
 
-GROUPS = SHARED | set(BESIDES.values())
+
+def groups() -> frozenset[str]:
+    """The names under which profiles may have times of kernels."""
+    return SHARED | set(BESIDES.values())
 
 
 def group_of(kernel: Kernel) -> str:

@@ -105,10 +105,10 @@ class Validation:
         """The faults, one line each; empty if all is well. A NaN is never well.
 
         A lossy encoding may round another way where the interpreter's last bit differs. So gradients may differ by as
-        much as lossy encodings cost them. So it is with tensors in 16 bits. Two numbers on both sides of a tie become
-        numbers a whole unit in the last place apart, twice the error of a rounding. A step may be
-        ill-conditioned, as one with batch normalisation over few values is: last bits of its inputs change its
-        gradients as much. Where a model is sure of the target, 1 - p is left of two numbers near 1.
+        much as lossy encodings or tensors in 16 bits cost them. Near a tie, two almost equal numbers are
+        rounded to neighbours in 16 bits: twice the error of one rounding. A step may be ill-conditioned, as with batch
+        normalisation over few values. Then gradients may differ as much as last bits of the inputs change them. Where
+        the probability p of the target is near 1, the loss is a small 1 - p, whose relative error is large.
         """
         unit, sure = 2 * self.narrow_rounding, CONDITION * self.probability_rel_error
         errors = self.last_bits_grad_rel_error, self.last_bits_loss_rel_error

@@ -14,6 +14,8 @@ import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.kernels import Kernel
+from poetc.kernels.machine import counts
+from poetc.kernels.operators.loops import elementwise
 from poetc.kernels.operators.parameters import Elements
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
@@ -75,6 +77,7 @@ class Unary(Elementwise):
 class Differentiable(Unary):
     """gx = derivative(saved) * gy, by the kind `<Kind>Grad`."""
 
+    variants: ClassVar[tuple[str, ...]] = ()  # other kernels of the kind, by their names in C
     derivative: ClassVar[Callable[..., Any]]
     saves_output: ClassVar[bool] = True
     gradient_flops: ClassVar[int] = 2
@@ -109,8 +112,10 @@ D = TypeVar("D", bound=type[Differentiable])
 
 
 def register_with_gradient(cls: D) -> D:
-    """Register the kind, and `<Kind>Grad` made from its `derivative`."""
+    """Register the kind, `<Kind>Grad` made from its `derivative`, and the loops of the kernels of both."""
     register(cls)
+    for name in (snake(cls.kind), *cls.variants):
+        counts(name, f"{name}_grad")(elementwise)
     kind = f"{cls.kind}Grad"
     saved = "output" if cls.saves_output else "input"
     attributes = {

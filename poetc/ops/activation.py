@@ -204,6 +204,7 @@ class Mish(Differentiable):
 @register_with_gradient
 class Gelu(Differentiable):
     summary = "x Φ(x) (Hendrycks and Gimpel 2016); `approximate`: none (erf) or tanh (their eq. 2)"
+    variants = ("gelu_tanh",)
     saves_output = False
     flops = 18
     gradient_flops = 32

@@ -6,8 +6,8 @@ bank, its reader finds it in a dear one, or it is copied, paged in or made again
 bank was made there, made again, or brought there. Each of these has its price. The cheap banks hold all their tensors
 at this instant. An LP chooses fractions of all this at the least cost.
 
-It holds for all orders, any recomputation and any paging. Banks are two classes in it, cheap and dear, in every way to
-divide them by price; the best bound counts.
+It holds for all orders, any recomputation and any paging. It knows two classes of banks,
+cheap and dear. Each way to divide the banks by price gives a bound, and the greatest counts.
 """
 
 from __future__ import annotations

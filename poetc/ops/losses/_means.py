@@ -87,7 +87,10 @@ def mean_of(op: Bound, samples: int) -> int:
 
 
 def part_of(op: Bound) -> int:
-    """Which part of a loss the block is, for C; 0: all of it, or its sums are known."""
+    """The block's place among the blocks of a loss, as C numbers it: _WHOLE, _FIRST, _LATER or _ADDED.
+
+    _WHOLE also where an earlier pass has the sums.
+    """
     return op.get_int(_PART)
 
 

@@ -144,7 +144,7 @@ def test_every_published_method_is_there_with_its_citation() -> None:
     published |= {"vdnn", "vdnn_all", "superneurons", "swapadvisor", "capuchin", "pofo", "rotor", "kusumoto"}
     published |= {"kusumoto_approx", "gpipe", "melon", "sage", "moccasin"}
     assert published | {"keep_all", "poetc"} <= set(infos)
-    for name in published:
+    for name in set(infos) - {"keep_all", "poetc"}:
         assert infos[name].citation, name
         json.dumps(dataclasses.asdict(infos[name]))
 
