@@ -22,7 +22,7 @@ from poetc.events import Progress, silent
 from poetc.files import new_files
 from poetc.graph import Array, Graph, Value, differing, matching
 from poetc.program import manifest_of, state_identity
-from poetc.training import in_precision, is_adapter, restored_norms
+from poetc.training import in_precision, is_adapter, restored_norms, squares_of_norms, untrained_magnitudes
 
 TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directory
 
@@ -75,6 +75,7 @@ def read_values(solved: Artifact, source: Path) -> dict[str, Value]:
 def with_values(solved: Artifact, values: Mapping[str, Value], source: str) -> Artifact:
     """The same solution with other initial values, which `source` held."""
     step, model = graph_of(solved), model_of(solved)
+    values = {**values, **squares_of_norms(model, values)}
 
     def put(graph: Graph) -> dict[str, Value]:
         return {name: values.get(name, value) for name, value in graph.values.items()}
@@ -111,9 +112,10 @@ def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:
     loaded = frontend.load(source, **{**import_options, "new_head": None})
     norms = restored_norms(loaded, options) if options.batch_norm == "restore" else ()
     restored = {name for norm in norms for name in norm.vectors}
+    norms_of_weights = untrained_magnitudes(graph) if adapters else frozenset[str]()
 
     def is_new(name: str) -> bool:
-        return (bool(adapters) and is_adapter(name)) or name in restored
+        return (bool(adapters) and is_adapter(name) and name not in norms_of_weights) or name in restored
 
     model = in_precision(adapted(loaded, *lora_of(solved)), options)
     names = matching(graph, model)

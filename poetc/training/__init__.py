@@ -2,7 +2,13 @@
 
 from poetc.ops._integers import RESCALES
 from poetc.ops.losses import LOSSES
-from poetc.training._adapters import merged, untied_by_merging, with_adapters
+from poetc.training._adapters import (
+    merged,
+    squares_of_norms,
+    untied_by_merging,
+    untrained_magnitudes,
+    with_adapters,
+)
 from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
 from poetc.training._declarations import TRAINING

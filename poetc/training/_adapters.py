@@ -16,12 +16,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from poetc.errors import UsageError
 from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType, Value, materialize
 from poetc.ops import Builder, view_roots
 from poetc.training._layers import Layer, adapter_names, layers_of, magnitude_name
 from poetc.training._updates import Adapter, Updates
 
 DETACHED = "detached"  # attribute of an operator: no gradient flows through it
+_SQUARES = ".squared_norms"  # the end of the name of a constant beside a weight
 SITE = "adapter"  # attribute of a DropoutSite: dropout there needs no --dropout
 
 
@@ -74,12 +76,10 @@ class _Attaching:
         of_b = (layer.outputs, adapter.rank, *(1 for _ in taps))
         self.b.add_tensor(b, TensorType(of_b), Role.PARAMETER, Fill("zeros"))
         if adapter.magnitudes:
-            type = self.graph.tensors[layer.weight].type
-            norms = _norms(materialize(self.graph.values[layer.weight], type), layer)
-            of_m = TensorType((layer.outputs,))
-            self.b.add_tensor(magnitude_name((a, b)), of_m, Role.PARAMETER, np.asarray(norms, np.float32))
-            name = self.b.fresh(f"{layer.weight}.squared_norms")
-            self.squares[layer.weight] = self.b.add_tensor(name, of_m, Role.CONSTANT, np.asarray(norms**2, np.float32))
+            squares, of_m = _squares(self.graph, layer, self.graph.values), TensorType((layer.outputs,))
+            self.b.add_tensor(magnitude_name((a, b)), of_m, Role.PARAMETER, np.asarray(np.sqrt(squares), np.float32))
+            name = self.b.fresh(layer.weight + _SQUARES)
+            self.squares[layer.weight] = self.b.add_tensor(name, of_m, Role.CONSTANT, np.asarray(squares, np.float32))
 
     def _attach(self, op: Operator, weight: str, adapter: Adapter) -> None:
         b, (name_a, name_b), x, y = self.b, self.names[weight], op.inputs[0], op.outputs[0]
@@ -159,6 +159,38 @@ def _uniform(shape: tuple[int, ...], bound: float, key: str) -> Array:
 def _norms(weight: Array, layer: Layer) -> Array:
     """The norms of the rows of a matrix that make one output each, in float64."""
     return np.asarray(np.linalg.norm(np.asarray(weight, np.float64), axis=layer.axis))
+
+
+def _squares(graph: Graph, layer: Layer, values: Mapping[str, Value]) -> Array:
+    """The squares of `_norms` of a layer's weight; UsageError where float32 has 0 or inf for one."""
+    squares = _norms(materialize(values[layer.weight], graph.tensors[layer.weight].type), layer) ** 2
+    limits = np.finfo(np.float32)
+    fits = (squares >= limits.tiny) & (squares <= limits.max)
+    if not fits.all():
+        where = int(np.argmin(fits))
+        raise UsageError(
+            f"--lora: dora divides by the norm of the weights of each output; that of output {where} of"
+            f" {layer.weight!r} is {math.sqrt(squares[where]):.3g}; name other weights, or leave dora out"
+        )
+    return squares
+
+
+def squares_of_norms(adapted: Graph, values: Mapping[str, Value]) -> dict[str, Array]:
+    """The constants of DoRA beside those frozen weights that `values` has anew. `adapted`: with adapters."""
+    squares = {n: n.removesuffix(_SQUARES) for n in adapted.values if n.endswith(_SQUARES)}
+    layers = layers_of(adapted) if squares else {}
+    anew = {n: w for n, w in squares.items() if w in values and w in layers and n not in values}
+    return {n: np.asarray(_squares(adapted, layers[w], values), np.float32) for n, w in anew.items()}
+
+
+def untrained_magnitudes(adapted: Graph) -> frozenset[str]:
+    """Magnitudes beside a factor B of zeros: they are the norms of the frozen weight. `adapted`: with adapters."""
+    result = set[str]()
+    for pair in adapter_names(adapted, layers_of(adapted)).values():
+        name, b = magnitude_name(pair), pair[1]
+        if name in adapted.values and not materialize(adapted.values[b], adapted.tensors[b].type).any():
+            result.add(name)
+    return frozenset(result)
 
 
 def merged(graph: Graph, updates: Updates, values: Mapping[str, Value]) -> Graph:

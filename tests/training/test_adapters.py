@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -312,3 +313,15 @@ def test_magnitudes_scale_the_rows_and_merge(across: bool) -> None:
 
 def test_convolutions_keep_their_weights_beside_magnitudes() -> None:
     assert set(select_updates(small_cnn(), "all", ("2:dora",)).adapters) == {"fc.weight"}
+
+
+@pytest.mark.parametrize(("factor", "norm"), [(0.0, "0"), (1e-30, "2.45e-30"), (1e30, "2.45e+30")])
+def test_an_output_without_a_norm_has_no_magnitude(factor: float, norm: str) -> None:
+    """Float32 has 0 or inf for the square of such a norm, by which each step would divide."""
+    graph = _with_bias(True)
+    weight = np.ones((4, 6), np.float32)
+    weight[2] *= np.float32(factor)
+    graph = replace(graph, values={**graph.values, "fc.weight": weight})
+    with pytest.raises(UsageError, match=re.escape(f"that of output 2 of 'fc.weight' is {norm};")):
+        _adapted(graph, "2:dora")
+    assert _adapted(graph, "2")

@@ -16,6 +16,7 @@ from poetc import artifact, emit, measure
 from poetc.commands import programs
 from poetc.commands.export import ExportRequest, export
 from poetc.commands.import_state import import_state
+from poetc.commands.programs import graph_of
 from poetc.commands.reading_weights import read_trained
 from poetc.errors import UsageError
 from poetc.program import sample_inputs
@@ -146,3 +147,35 @@ def test_what_is_tied_in_one_and_not_in_the_other_is_named(tmp_path: Path) -> No
     apart = save(make(nodes, {"x": (4, 6)}, ["y"], {"w": normal(6, 6), "v": normal(6, 6, seed=1)}), tmp_path / "new")
     with pytest.raises(UsageError, match="'w': one weight in the model that was solved, several here"):
         import_state(tmp_path / "d", apart, tmp_path / "out")
+
+
+def test_magnitudes_follow_the_weights_that_they_are_norms_of(tmp_path: Path) -> None:
+    """An untrained DoRA starts as the model whose weights are read; trained magnitudes stay as they are."""
+    weights = {"v": normal(5, 4)}
+    for name, factor in (("first", 1), ("other", -3)):
+        (tmp_path / name).mkdir()
+        nodes = [node("MatMul", ["x", "v"], ["y"])]
+        save(make(nodes, {"x": (2, 5)}, ["y"], {n: factor * w for n, w in weights.items()}), tmp_path / name)
+    first, other = (next((tmp_path / name).iterdir()) for name in ("first", "other"))
+    solved = solved_of(first, batch=2, lora=("2:dora",))
+    artifact.write(solved, tmp_path / "first.poetc", {})
+    import_state(tmp_path / "first.poetc", other, tmp_path / "next.poetc")
+    export(tmp_path / "next.poetc", ExportRequest(out=tmp_path / "next.onnx"))
+    (start,) = (numpy_helper.to_array(t) for t in onnx.load(tmp_path / "next.onnx").graph.initializer)
+    np.testing.assert_allclose(start, -3 * weights["v"], rtol=1e-6)
+    squares = (9 * weights["v"].astype(np.float64) ** 2).sum(axis=0)
+    values = graph_of(artifact.read(tmp_path / "next.poetc")).values
+    np.testing.assert_allclose(np.asarray(values["v.squared_norms"]), squares, rtol=1e-6)
+
+    (named,) = {n.removesuffix("lora_A.weight") for n in values if n.endswith("lora_A.weight")}
+    b, magnitudes = np.ones((4, 2), np.float32), np.full(4, 7, np.float32)
+    trained = {f"{named}lora_B.weight": b, f"{named}lora_magnitude_vector": magnitudes}
+    trained |= {"v": weights["v"], f"{named}lora_A.weight": normal(2, 5)}
+    np.savez(tmp_path / "w.npz", **trained)
+    import_state(tmp_path / "next.poetc", tmp_path / "w.npz", tmp_path / "trained.poetc")
+    values = graph_of(artifact.read(tmp_path / "trained.poetc")).values
+    np.testing.assert_allclose(np.asarray(values["v.squared_norms"]), squares / 9, rtol=1e-6)
+    import_state(tmp_path / "trained.poetc", other, tmp_path / "last.poetc")
+    values = graph_of(artifact.read(tmp_path / "last.poetc")).values
+    np.testing.assert_allclose(np.asarray(values["v.squared_norms"]), squares, rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(values[f"{named}lora_magnitude_vector"]), magnitudes)
