@@ -33,8 +33,8 @@ def unwritten(model: Model, codes: Sequence[int], capacity: int, stop_at: float 
     for _ in range(UNWRITTEN.rounds):
         sequence = _Sequence(model, early_page_outs(model, best), capacity)
         changes = _Changes()
-        for t in sequence.written_tensors():
-            if time.monotonic() >= stop_at:
+        for number, t in enumerate(sequence.written_tensors()):
+            if number % UNWRITTEN.unlooked == 0 and time.monotonic() >= stop_at:
                 break
             changes.take(sequence.without_writing(t))
         if not changes.unwritten:
@@ -119,6 +119,7 @@ class _Sequence:
             else:
                 self.written[code - n - m] = min(self.written[code - n - m], j)
         self.executed.append(last)
+        self.stored = [u for u, j in enumerate(self.written) if j < NEVER and model.size[u]]
         change = np.zeros(len(codes) + 2, dtype=np.int64)
         for stays, size in zip(self.profile.stays, model.size, strict=True):
             for stay in stays:
@@ -245,8 +246,8 @@ class _Sequence:
         """
         model = self.model
         candidates: list[tuple[float, int, int]] = []
-        for u, written in enumerate(self.written):
-            stay = self._stay(u, j) if written < j and u not in kept and model.size[u] else None
+        for u in self.stored:
+            stay = self._stay(u, j) if self.written[u] < j and u not in kept else None
             if stay is not None:
                 back = stay.uses[bisect.bisect_left(stay.uses, j)]
                 if back > j and self._readable(u, back):
