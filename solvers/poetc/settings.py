@@ -257,6 +257,7 @@ class UnwrittenSettings:
 
     most_operators: int = 2000  # larger problems are left
     rounds: int = 16  # with a clean-up after each, which makes room for others
+    least_saved: float = 0.01  # of the cost: a round that saves less is the last, since others take as long
     unlooked: int = 50  # tensors between two looks at the clock, which may take longer than one of them
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
+
+import pytest
 
 from poetc.scheduling import (
     Completer,
@@ -22,9 +25,11 @@ from poetc.scheduling import (
 )
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
+from poetc.solvers.poetc.search import unwritten as search
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.unwritten import unwritten
+from poetc.solvers.poetc.settings import UNWRITTEN
 from tests.support.oracle import optimum
 from tests.support.problems import training_problem, with_budget
 
@@ -171,3 +176,24 @@ def test_state_that_an_update_has_taken_over_is_not_read() -> None:
     model = Model(problem)
     fewer = unwritten(model, codes, model.paging_capacity)
     assert cost_of(problem, fewer) == cost_of(problem, codes)
+
+
+def test_a_round_that_saves_little_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many such rounds would take the time of searches that save more."""
+    problem = steps(12, 7)
+    codes = paged_alone(problem)
+    assert codes is not None
+    model = Model(problem)
+    costs: list[float] = []
+
+    def improved(*arguments: Any) -> list[int]:
+        codes = improve(*arguments)
+        costs.append(model.cost(codes))
+        return codes
+
+    monkeypatch.setattr(search, "improve", improved)
+    for least, more in ((0.0, False), (1.0, True)):
+        costs.clear()
+        monkeypatch.setattr(search, "UNWRITTEN", replace(UNWRITTEN, least_saved=least))
+        assert model.cost(unwritten(model, codes, model.paging_capacity)) < model.cost(codes)
+        assert (len(costs) == 1) == more, costs

@@ -40,9 +40,12 @@ def unwritten(model: Model, codes: Sequence[int], capacity: int, stop_at: float 
         if not changes.unwritten:
             break
         changed = improve(model, sequence.changed(changes), capacity)
-        if Profile(model, changed).peak > capacity or model.cost(changed) >= model.cost(best):
+        was, now = model.cost(best), model.cost(changed)
+        if Profile(model, changed).peak > capacity or now >= was:
             break
         best = changed
+        if was - now < UNWRITTEN.least_saved * was:
+            break
     return best
 
 
