@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -154,13 +155,14 @@ class Mip:
             if plain:
                 solver.setOptionValue("mip_heuristic_run_feasibility_jump", False)
                 solver.setOptionValue("mip_heuristic_run_root_reduced_cost", False)
-            if max_rounds is not None or stop is not None:
-                _stop_after(solver, max_rounds, stop)
         solver.passModel(lp)
         if start and is_mip:
             # The start has integer columns alone: HiGHS completes the rest.
             solver.setSolution(len(start), np.array(list(start), dtype=np.int32), np.array(list(start.values())))
-        solver.run()
+        with _interrupts() as interrupted:
+            if is_mip:
+                _stop_after(solver, max_rounds, stop, interrupted)
+            solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
         self.iterations += max(0, int(info.simplex_iteration_count))
         optimal = status == highspy.HighsModelStatus.kOptimal
@@ -319,15 +321,33 @@ def quiet_solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
     return solver
 
 
-def _stop_after(solver: highspy.Highs, max_rounds: int | None, stop: threading.Event | None) -> None:
-    """Interrupt the root node after `max_rounds` rounds of separation and heuristics, the MIP once `stop` is set."""
-    rounds = 0
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Inside, Ctrl-C sets the event, and counts at the end: HiGHS swallows the exceptions of its callbacks."""
+    interrupted, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield interrupted  # the main thread gets signals, and some programs ignore this one
+        return
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted.is_set():
+        before(signal.SIGINT, None)
+
+
+def _stop_after(
+    solver: highspy.Highs, max_rounds: int | None, stop: threading.Event | None, interrupted: threading.Event
+) -> None:
+    """Interrupt the root node after `max_rounds` rounds of separation and heuristics, the MIP once an event is set."""
+    rounds, events = 0, [e for e in (stop, interrupted) if e is not None]
 
     def check(kind: object, message: str, out: Any, answer: Any, data: object) -> None:
         nonlocal rounds
         rounds += out.mip_node_count == 0
         too_many = max_rounds is not None and out.mip_node_count == 0 and rounds > max_rounds
-        answer.user_interrupt = too_many or (stop is not None and stop.is_set())
+        answer.user_interrupt = too_many or any(e.is_set() for e in events)
 
     solver.setCallback(check, None)
     solver.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)

@@ -333,7 +333,7 @@ def _largest_batch(request: ModelRequest, known: Analyzed, progress: Progress) -
         _, possible = last_within(limit, lambda batch: need(batch)[1], lambda: len(needs) < most)
     except PoetcError:
         return None  # it cannot be read at another batch
-    return {"keep_all": kept, "is_largest": kept == more, "bound": possible, "most": MOST_BATCH}
+    return {"keep_all": kept, "is_largest": kept == more < MOST_BATCH, "bound": possible, "most": MOST_BATCH}
 
 
 def last_within(limit: int, need: Callable[[int], int], goes_on: Callable[[], bool] = lambda: True) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from poetc.errors import InfeasibleError, UsageError
 from poetc.events import Progress, silent
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
-MOST_BATCH = 1 << 16
+MOST_BATCH = 1 << 16  # larger ones are not tried
 SEARCH_S = 5.0  # for a schedule of one batch
 
 
@@ -101,7 +101,7 @@ class _Search:
             "budget_bytes": self.budget_bytes,
             "deadline_per_sample": self.request.deadline_per_sample,
             "largest_batch": largest,
-            "largest_batch_bound": most,
+            "largest_batch_bound": most if most < MOST_BATCH else None,
             "keep_all_batch": last_batch(self.keeps_all, 0, largest),
             "ram_bytes": ram,
             "time_once_per_sample_ns": step.compute_once_ns // largest,
@@ -127,7 +127,10 @@ def last_batch(holds: Callable[[int], bool], known: int, most: int = MOST_BATCH)
 def text_of(answer: dict[str, Any]) -> str:
     """The answer in words."""
     largest, most = answer["largest_batch"], answer["largest_batch_bound"]
-    proof = "proven: no larger batch fits" if largest == most else f"proven: no batch above {most:,} fits"
+    if most is None:
+        proof = f"nothing is proven: batches above {MOST_BATCH:,} are not tried"
+    else:
+        proof = "proven: no larger batch fits" if largest == most else f"proven: no batch above {most:,} fits"
     return "\n".join(
         (
             f"largest batch  {largest:,}  ({proof})",

@@ -39,6 +39,7 @@ _Change = Callable[[], ModelRequest]
 WAYS_S = 30.0  # of processor time for the table of ways, after which the others are left out
 WAY_SEARCH_S = 0.5  # counted, for the smallest RAM of each way, and of each board
 LARGE_TIMES = 4.0  # as much for steps of more than MOST_OPERATORS
+MOST_REPEATED = 3_000  # operators of a step in micro-batches
 MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searched for, and few ways are tried
 RANK = 8
 WAYS_OF_ERROR_S = 6.0  # the same, behind an infeasible budget
@@ -87,8 +88,7 @@ def ways_to_save(
         is_read = wanted.rows is None and wanted.batch == model.batch
         return prepared(graph if is_read else read_model(with_any_weights(wanted)), wanted.training)
 
-    is_large = operators > MOST_OPERATORS
-    offers = list(_offers(model, graph.batch, is_large=is_large))
+    offers = list(ways_to_try(model, graph.batch, operators))
     offers = [o for o in offers if of_numbers is None or o[1].startswith((_SAVED, _PRECISION)) == of_numbers]
     rows: dict[str, dict[str, Any]] = {options: {"name": name, "options": options} for name, options, _ in offers}
     for _, options, change in sorted(offers, key=lambda offer: offer[1].startswith(_MICRO_BATCHES)):
@@ -115,7 +115,7 @@ def with_known(rows: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iter
 
 def has_first_rows(model: ModelRequest, operators: int) -> bool:
     """Whether `rows_to_save` has any: few options are tried with a large step."""
-    offers = _offers(model, model.batch, is_large=operators > MOST_OPERATORS)
+    offers = ways_to_try(model, model.batch, operators)
     return any(not options.startswith((_SAVED, _PRECISION)) for _, options, _ in offers)
 
 
@@ -125,20 +125,25 @@ def rows_to_save(task: tuple[ModelRequest, int]) -> list[dict[str, Any]]:
     return list(ways_to_save(SolveRequest(model=model), load_profile(model.device), operators, of_numbers=False))
 
 
-def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, _Change]]:
+def ways_to_try(request: ModelRequest, batch: int | None, operators: int) -> Iterator[tuple[str, str, _Change]]:
     """Name, options and the changed request of every way that the request does not take yet.
 
+    `operators`: of its step. Micro-batches repeat them, so a large batch is not divided into single samples.
     UsageError from a change whose options and the request's exclude each other.
     """
     options = request.training
-    precision = training.PRECISIONS[options.precision]
+    precision, is_large = training.PRECISIONS[options.precision], operators > MOST_OPERATORS
 
     def with_(**changes: Any) -> _Change:
         return lambda: replace(request, training=replace(options, **changes))
 
     if not is_large:
         if batch is not None and batch > 1 and options.micro_batches == 1:
-            yield "one sample at a time", f"{_MICRO_BATCHES} {batch}", with_(micro_batches=batch)
+            fitting = (n for n in range(2, batch + 1) if batch % n == 0 and n * operators <= MOST_REPEATED)
+            parts = max(fitting, default=1)
+            name = "one sample at a time" if parts == batch else f"{batch // parts:,} samples at a time"
+            if parts > 1:
+                yield name, f"{_MICRO_BATCHES} {parts}", with_(micro_batches=parts)
         if request.batch is not None and request.batch > 1:
             half = request.batch // 2
             yield "half the batch", f"--batch {half}", partial(replace, request, batch=half)

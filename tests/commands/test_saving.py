@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, training_graph
-from poetc.commands.saving import has_first_rows, ways_to_save
+from poetc.commands.saving import ways_to_try, has_first_rows, ways_to_save
 from poetc.devices import format_ns, load_profile
 from poetc.training import TrainingOptions
 
@@ -51,3 +53,12 @@ def test_a_large_step_with_adapters_has_no_rows_for_a_second_process() -> None:
     assert not has_first_rows(ModelRequest(source=MODEL, training=adapters), 2_000)
     assert has_first_rows(ModelRequest(source=MODEL), 2_000)
     assert has_first_rows(ModelRequest(source=MODEL, batch=4, training=adapters), 500)
+
+
+@pytest.mark.parametrize(("batch", "parts"), [(16, 16), (64, 32), (1009, None)])
+def test_a_large_batch_is_not_divided_into_single_samples(batch: int, parts: int | None) -> None:
+    """80 operators a part, 3,000 in all at most; 1,009 is a prime number."""
+    offers = ways_to_try(ModelRequest(source=MODEL, batch=batch), batch, 80)
+    found = {options: name for name, options, _ in offers if options.startswith("--micro-batches")}
+    left = "" if parts is None else "one sample at a time" if parts == batch else f"{batch // parts} samples at a time"
+    assert found == ({} if parts is None else {f"--micro-batches {parts}": left})

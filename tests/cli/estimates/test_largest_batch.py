@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from poetc.artifact import Artifact
-from poetc.commands.largest_batch import LargestBatchRequest, largest_batch, last_batch
+from poetc.commands.largest_batch import MOST_BATCH, LargestBatchRequest, largest_batch, last_batch, text_of
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.errors import UsageError
@@ -67,3 +67,9 @@ def test_what_has_no_effect_or_no_answer_is_refused(poetc: Run, model: Path) -> 
     assert (tiny.code, tiny.json["status"]) == (4, "infeasible")
     with pytest.raises(UsageError):
         largest_batch(LargestBatchRequest(model=ModelRequest(source=model), budget="50%"))
+
+
+def test_batches_that_are_not_tried_are_not_called_too_large() -> None:
+    answer = {"largest_batch": MOST_BATCH, "largest_batch_bound": None, "keep_all_batch": MOST_BATCH}
+    text = text_of({**answer, "ram_bytes": 5, "budget_bytes": 9})
+    assert "proven: no" not in text and "batches above 65,536 are not tried" in text

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from random import Random
 
@@ -37,6 +40,24 @@ def test_the_number_of_threads_may_change() -> None:
 
     beside = BackgroundTask(lambda stop: optima((2, 1, 3))).start()
     assert {*optima((1, 2, 1, 3)), *beside.result()} == {knapsack().solve(time_limit_s=20).objective}
+
+
+@pytest.mark.parametrize("stop", [None, threading.Event()], ids=["alone", "that another thread may stop"])
+def test_ctrl_c_is_not_lost_in_a_callback(stop: threading.Event | None) -> None:
+    """HiGHS swallows what a callback raises."""
+    random, mip = Random(1), Mip()
+    items = [mip.column(-random.randint(500, 540)) for _ in range(90)]
+    for _ in range(20):
+        mip.row(items, [random.randint(100, 130) for _ in items], upper=4_000)
+    before = signal.getsignal(signal.SIGINT)
+    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            mip.solve(time_limit_s=20, gap=0.0, stop=stop)
+    finally:
+        timer.cancel()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_standard_output_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
