@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, training_graph
-from poetc.commands.saving import ways_to_try, has_first_rows, ways_to_save
+from poetc.commands.saving import has_first_rows, ways_to_save, ways_to_try
 from poetc.devices import format_ns, load_profile
 from poetc.training import TrainingOptions
 
