@@ -279,7 +279,8 @@ def _train(
         require_same_data(request, checkpoint, identity)
         note(position(request, checkpoint))
         schedule_from = go_on(request, checkpoint, batches.count, note)
-    solved = solved_before or _solved(request, progress, note)
+    with removed_if_no_step_ran(request, store):
+        solved = solved_before or _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
     options = LoopOptions(
         epochs=request.epochs,

@@ -16,7 +16,7 @@ from poetc import artifact
 from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, OF_KINDS, RUN, SEARCH
 from poetc.commands.requests import SolveRequest
 from poetc.devices import AUTO
-from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
+from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
 from poetc.events import Progress
 from poetc.files import lock_folder, portable, read_file, write_text
 from poetc.frontend import DATA_SUFFIX
@@ -240,7 +240,7 @@ def removed_if_no_step_ran(request: TrainRequest, store: CheckpointStore) -> Ite
     """A training that fails before any step is kept leaves no directory, which the next one would have to --force."""
     try:
         yield
-    except (CheckFailed, UnsupportedModelError, UsageError) as error:
+    except (CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError) as error:
         is_about_files = isinstance(error.__cause__, OSError)  # such as a full disk, after which --resume goes on
         if not (request.resume or is_about_files or store.has_steps()):
             shutil.rmtree(request.directory, ignore_errors=True)
