@@ -120,8 +120,8 @@ def emit(
 
     For cortex-m0 to cortex-m55, generic-m*, generic-r52 and cortex-a-bare that is a firmware project, linked for the
     budget. For cortex-m and c99 (any core: make CC=... AR=... CFLAGS=...) it is a library; for host, cortex-a and
-    generic-a* (Linux) a program. SRC holds the instructions, the initial weights, the kernels that are used, the runtime
-    and a Makefile.
+    generic-a* (Linux) a program. SRC holds the instructions, the initial weights, the kernels used, the runtime and a
+    Makefile.
 
     With --package, SRC is a Python package instead: libmodel.so (built if its compiler is here), and a session on numpy
     arrays. The session trains, evaluates, predicts, saves and loads. The machine that imports it needs no poetc.
