@@ -59,8 +59,8 @@ class GenerateRequest:
 def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str, Any]:
     """The answer of `--json`. Raises UsageError, and UnsupportedModelError for a model that is no decoder of tokens."""
     values = {option.name: getattr(request, option.name) for option in OF_GENERATE}
-    given = [option for option in OF_GENERATE if option.is_given(values)]
-    require_effect(given, {o.name: ("given",) if o in given else () for o in OF_GENERATE})
+    stated = [option for option in OF_GENERATE if option.is_given(values)]
+    require_effect(stated, {o.name: ("given",) if o in stated else () for o in OF_GENERATE})
     solved = artifact.read(request.source) if request.source.is_dir() else None
     file = request.source if solved is None else find_model(solved, None)
     template = None if request.chat_template is None else Path(request.chat_template)
