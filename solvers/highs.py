@@ -160,8 +160,9 @@ class Mip:
             # The start has integer columns alone: HiGHS completes the rest.
             solver.setSolution(len(start), np.array(list(start), dtype=np.int32), np.array(list(start.values())))
         with _interrupts() as interrupted:
-            if is_mip:
-                _stop_after(solver, max_rounds, stop, interrupted)
+            events = [event for event in (stop, interrupted) if event is not None]
+            if is_mip and (events or max_rounds is not None):
+                _stop_after(solver, max_rounds, events)
             solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
         self.iterations += max(0, int(info.simplex_iteration_count))
@@ -322,11 +323,14 @@ def quiet_solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Inside, Ctrl-C sets the event, and counts at the end: HiGHS swallows the exceptions of its callbacks."""
+def _interrupts() -> Iterator[threading.Event | None]:
+    """Inside, Ctrl-C sets the event, and counts at the end: HiGHS swallows the exceptions of its callbacks.
+
+    None where no signal comes: in other threads than the main one, and in programs that ignore this signal.
+    """
     interrupted, before = threading.Event(), signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield interrupted  # the main thread gets signals, and some programs ignore this one
+        yield None
         return
     signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     try:
@@ -337,11 +341,9 @@ def _interrupts() -> Iterator[threading.Event]:
         before(signal.SIGINT, None)
 
 
-def _stop_after(
-    solver: highspy.Highs, max_rounds: int | None, stop: threading.Event | None, interrupted: threading.Event
-) -> None:
+def _stop_after(solver: highspy.Highs, max_rounds: int | None, events: Sequence[threading.Event]) -> None:
     """Interrupt the root node after `max_rounds` rounds of separation and heuristics, the MIP once an event is set."""
-    rounds, events = 0, [e for e in (stop, interrupted) if e is not None]
+    rounds = 0
 
     def check(kind: object, message: str, out: Any, answer: Any, data: object) -> None:
         nonlocal rounds

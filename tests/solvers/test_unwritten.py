@@ -154,7 +154,7 @@ def test_weights_on_the_store_make_room() -> None:
 
 
 def test_state_that_an_update_has_taken_over_is_not_read() -> None:
-    """Where a weight is gone, what was made of it stays written."""
+    """Where a weight is gone, tensors made of it stay written."""
     problem = steps(4, 7)
     count = len(problem.tensors)
     after = TensorSpec(name="after", size_bytes=64, final="store", page_out_pj=1, page_out_ns=1)

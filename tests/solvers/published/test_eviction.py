@@ -1,4 +1,4 @@
-"""Eviction while a step runs: what could be made anew, what stays, and how the work grows."""
+"""Eviction while a step runs: tensors that could be made anew, tensors that stay, and how the work grows."""
 
 from __future__ import annotations
 
