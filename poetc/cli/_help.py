@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import cloup
+from click.core import augment_usage_errors
 from cloup.formatting import HelpFormatter, HelpSection
 
 from poetc.cli._choices import DeclaredOption
@@ -36,6 +37,11 @@ SHORT = 30  # a command with more options shows the usual ones
 
 class Command(cloup.Command):
     """A command whose options have groups."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; an error of the parser knows the command, too."""
+        with augment_usage_errors(ctx):
+            return super().parse_args(ctx, args)
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """--help, and --help GROUP where there are groups."""

@@ -58,6 +58,26 @@ def output_directory_option(help: str) -> Decorator:
     return click.option("-o", "--output-dir", "out", type=DIRECTORY, metavar="DIR", help=help)
 
 
+def split_names(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...]:
+    """The callback of an option that takes A,B,..., and may be repeated."""
+    del context, parameter
+    texts = [value] if isinstance(value, str) else value or ()
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+
+
+def budgets_option(help: str, default: tuple[str, ...] = ()) -> Decorator:
+    """The option --budgets of a command that solves for several of them."""
+    return click.option(
+        "-b",
+        "--budgets",
+        metavar="SIZE,SIZE...",
+        multiple=True,
+        default=default,
+        callback=split_names,
+        help=f"RAM budgets: 512kB,384kB, or parts of the keep-all peak, 60%,0.5x. May be repeated. {help}".rstrip(),
+    )
+
+
 force_option = click.option(
     "--force",
     is_flag=True,

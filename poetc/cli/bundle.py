@@ -28,12 +28,7 @@ Examples:
 @command(epilog=EPILOG)
 @click.argument("model", metavar="MODEL", type=_options.FILE)
 @_options.device_option
-@click.option(
-    "-b",
-    "--budgets",
-    metavar="SIZE,SIZE,...",
-    help="RAM budgets of the plans: 512kB,384kB, or percentages of keep-all's peak.",
-)
+@_options.budgets_option("One plan each.")
 @click.option(
     "--points",
     type=Value(Whole(2, 16)),
@@ -53,7 +48,7 @@ Examples:
 @_options.output_options
 def bundle(
     model: Path,
-    budgets: str | None,
+    budgets: tuple[str, ...],
     points: int | None,
     switch_flash: str | None,
     console: Console,
@@ -75,9 +70,8 @@ def bundle(
 
     options["out"] = options["out"] or requests.named_after(model, ".bundle")
     request = _solving.solve_request(model, options)
-    sizes = [text.strip() for text in budgets.split(",") if text.strip()] if budgets is not None else []
     with console.progress("reading the model") as progress:
-        result = command.bundle(request, sizes, points=points, switch_flash=switch_flash, progress=progress)
+        result = command.bundle(request, budgets, points=points, switch_flash=switch_flash, progress=progress)
     console.notes(result.summary["notes"])
     console.copies(result.summary["copies"], options["out"])
     console.answer(result.summary, _text.bundle_text(result.summary))

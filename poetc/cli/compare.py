@@ -45,23 +45,10 @@ _TASK = tuple(_SHARED[name] for name in ("deadline", "objective", "paging", "dma
 _SEARCH = (replace(_SHARED["time_limit"], default=20.0), _SHARED["gap"])
 
 
-def _names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    del context, parameter
-    return tuple(name.strip() for name in value.split(",") if name.strip())
-
-
 @command(epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_options.device_option
-@click.option(
-    "-b",
-    "--budgets",
-    metavar="SIZE,SIZE...",
-    default="80%,60%,40%",
-    show_default=True,
-    callback=_names,
-    help="RAM budgets: bytes as in `poetc solve`, or parts of the keep-all peak, 60% or 0.6x.",
-)
+@_options.budgets_option("Default: 80%,60%,40%.", default=("80%", "60%", "40%"))
 @click.option(
     "--switch",
     "switches",
@@ -74,8 +61,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "--solvers",
     "names",
     metavar="NAME,NAME...",
-    default="",
-    callback=_names,
+    callback=_options.split_names,
     help="Solvers to compare. Default: all of `poetc solvers`.",
 )
 @_options.declared(*_TASK)

@@ -33,12 +33,23 @@ class _OptLevel(click.Choice[str]):
         return super().convert(f"-O{value.removeprefix('-').removeprefix('O')}", parameter, context)
 
 
+class _Target(click.Choice):  # type: ignore[type-arg]
+    """A target. A device in its place gets an error of its own."""
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        from poetc.devices import list_profiles
+
+        if value in list_profiles() and value not in TARGETS:
+            self.fail(f"{value} is a device, and a target is one of {', '.join(TARGETS)}", parameter, context)
+        return str(super().convert(value, parameter, context))
+
+
 @command(epilog=EPILOG)
 @click.argument("directories", metavar="DIR...", type=_options.DIRECTORY, nargs=-1, required=True)
 @click.option(
     "-t",
     "--target",
-    type=click.Choice(TARGETS),
+    type=_Target(TARGETS),
     help="Machine that the C is built for. Default: that of --board, or host; c99 for several models and for layouts "
     "that are libraries alone.",
 )

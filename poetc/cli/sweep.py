@@ -16,8 +16,8 @@ from poetc.declare import Whole
 
 EPILOG = """\b
 Examples:
-  poetc sweep model.onnx --batch 16 -d rpi4 -b 30% -b 50% -b 70%
-  poetc sweep model.onnx -d rpi4 -b 40% -b 60% -b 80% --html curve.html
+  poetc sweep model.onnx --batch 16 -d rpi4 -b 30%,50%,70%
+  poetc sweep model.onnx -d rpi4 -b 40%,60%,80% --html curve.html
   poetc sweep *.onnx -d stm32f746 -d nrf52840 -b 128kB -o boards.jsonl -j 4
   poetc sweep *.onnx -d rpi4 -b 50% --scheduler tcp://10.0.0.5:8786
 """
@@ -35,14 +35,7 @@ Examples:
     shell_complete=_options.complete_device,
     help="Device profile. May be repeated. Default: host.",
 )
-@click.option(
-    "-b",
-    "--budget",
-    "budgets",
-    multiple=True,
-    metavar="SIZE",
-    help="RAM budget. May be repeated. Default: the device's RAM.",
-)
+@_options.budgets_option("Default: the device's RAM.")
 @_solving.problem_options
 @click.option("-j", "--jobs", type=Value(Whole(1)), metavar="N", help="Number of processes. Default: one a core.")
 @click.option(

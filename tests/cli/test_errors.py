@@ -54,6 +54,23 @@ def test_exit_codes_and_one_line(error: BaseException, code: int, capsys: pytest
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("compare", "m.onnx", "--processors"),
+            "Option '--processors' requires an argument (see poetc compare --help)",
+        ),
+        (("emit", "d", "-o", "s", "-t", "stm32f746"), "stm32f746 is a device, and a target is one of c99, "),
+    ],
+)
+def test_an_option_without_its_value(
+    arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == UsageError.exit_code
+    assert message in capsys.readouterr().err
+
+
 def subclasses(kind: type[PoetcError]) -> set[type[PoetcError]]:
     return {kind}.union(*map(subclasses, kind.__subclasses__()))
 

@@ -40,7 +40,7 @@ COMMANDS = {
     "run": (SOLVED, "--on", "host", "--steps", "1"),
     "solve": ("MODEL", *SMALL, "--budget", "80%", "-o", "solved"),
     "solvers": (),
-    "sweep": ("MODEL", *SMALL, "--device", "rpi4", "--budget", "90%", "-o", "sweep.jsonl"),
+    "sweep": ("MODEL", *SMALL, "--device", "rpi4", "--budgets", "90%", "-o", "sweep.jsonl"),
     "train": ("MODEL", "--batch", "2", "--data", "data.npz", "--epochs", "1", "-o", "trained.onnx"),
     "validate": (SOLVED,),
 }

@@ -121,7 +121,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     options = ("--batch", "4", "--gap", "0.5", "--time-limit", "5")
     assert run("solve", MODEL, *options, "-d", "stm32f746", "--budget", "60%", "-o", folder / "a.poetc").code == 0
     assert run("report", folder / "a.poetc", "--curve", "--time-limit", "1").code == 0
-    sweep = ("sweep", MODEL, *options, "-d", "stm32f746", "-b", "60%", "-b", "20kB", "-j", "1")
+    sweep = ("sweep", MODEL, *options, "-d", "stm32f746", "-b", "60%,20kB", "-j", "1")
     assert run(*sweep, "-o", folder / "sweep.jsonl", "--html", folder / "sweep.html").code == 0
     return [(folder / "a.poetc" / "report.html").read_text(), (folder / "sweep.html").read_text()]
 
