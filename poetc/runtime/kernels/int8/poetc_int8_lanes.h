@@ -159,7 +159,7 @@ static inline uint32_t poetc_or_of_lanes(poetc_sums v)
 /* Numbers that all lanes share: of the shift, and the largest value. */
 typedef struct {
     int32_t shift, half, odd, unit, most;
-    int32_t rests, lows;
+    int32_t rests, lows, carries;
 } poetc_rounding_lanes;
 
 static inline poetc_rounding_lanes poetc_rounding_lanes_of(int32_t shift, uint32_t most)
@@ -171,6 +171,7 @@ static inline poetc_rounding_lanes poetc_rounding_lanes_of(int32_t shift, uint32
     r.most = (int32_t)most;
     r.rests = (int32_t)(((uint32_t)1 << r.shift) - 1u);
     r.lows = ((int32_t)1 << r.half) - 1;
+    r.carries = ((int32_t)1 << (r.shift - r.half)) - 1;
     return r;
 }
 

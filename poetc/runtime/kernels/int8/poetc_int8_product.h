@@ -91,9 +91,10 @@ static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *
                 const int32_t step = is_held ? t->columns : at_once;
                 int32_t *at = is_held ? part + column : part;
 #if HAS_VNNI
-                if (is_wide)
-                    vnni_make(t, &parts, group, column, columns, at, step, seen);
-                else
+                if (is_wide) {
+                    if (vnni_make(t, &parts, group, column, columns, at, step, seen, is_held ? 0 : rounding))
+                        continue;
+                } else
 #endif
                     start_sums(t, group, columns, at, step);
                 if (t->add_group)

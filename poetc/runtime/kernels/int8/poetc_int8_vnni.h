@@ -8,382 +8,363 @@
 #ifndef POETC_INT8_VNNI_H
 #define POETC_INT8_VNNI_H
 
-#include <immintrin.h>
-
-#include "int8/poetc_int8_task.h"
-
-#define VNNI_ROWS 8
-#define VNNI_COLUMNS 16
-#define VNNI_MOST_COLUMNS 256  /* at once: the runs of a block are on the stack */
-#define VNNI_WORDS 64          /* of a row at once, at least */
-/* The sums of updates with so few terms are made twice, so many columns at a time: that is quicker than to hold them.
- */
-#define VNNI_REPEATED_TERMS 64
-#define VNNI_REPEATED_COLUMNS 256
-#define VNNI_OFFSET 0x80808080u
-
-/* How a product is taken apart, and the places of its parts in the workspace. */
-typedef struct {
-    int32_t unit, units;                                  /* words of a unit, and units of a sum */
-    int32_t units_at_once, rows_at_once, columns_at_once; /* the last two are multiples of a block's */
-    int32_t lines, line;                                  /* of the scratch: words, or bytes of an update */
-    uint8_t *columns, *scratch;
-    int8_t *rows;
-    int32_t *starts; /* -128 times the sum of each packed row */
-    int32_t group;   /* whose rows are packed, all of them; -1: none */
-} vnni;
-
-/* Places from which a run of pixels reads, without a tap: in the scratch, and in the packed block. */
-typedef struct {
-    int32_t from, to;
-    uint16_t lanes;
-} vnni_run;
-
-static inline __mmask64 low_bits(int32_t count)
-{
-    return count >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << count) - 1u;
-}
-
-static inline __mmask16 low_lanes(int32_t count)
-{
-    return (__mmask16)(count >= 16 ? 0xffffu : (1u << count) - 1u);
-}
-
-static inline int32_t least(int32_t a, int32_t b)
-{
-    return a < b ? a : b;
-}
-
-/* The lowest place that pixels first to last of an axis read, and the highest one. */
-static void vnni_reach(const axis *x, int32_t first, int32_t last, int32_t *low, int32_t *high)
-{
-    const int32_t tap = (x->taps - 1) * x->tap, from = x->origin + (tap < 0 ? tap : 0);
-    const int32_t until = x->origin + (tap > 0 ? tap : 0);
-    *low = from + first * x->move;
-    *high = until + last * x->move;
-}
-
-/* Lines of the scratch that a block of so many columns needs at most. */
-static int32_t vnni_lines(const task *t, int32_t columns)
-{
-    const int32_t across = t->right.count > 0 ? t->right.count : 1;
-    const int32_t some = least((columns + across - 2) / across + 1, t->down.count > 0 ? t->down.count : 1);
-    int32_t low, high;
-    vnni_reach(&t->down, 0, some - 1, &low, &high);
-    return high - low + 1;
-}
-
-/* --- rows --------------------------------------------------------------------------------------------------------- */
-
-/* Bytes of four planes, at most 16 of each, behind each other. */
-static inline __m512i four_planes(const int8_t *p, size_t plane, int32_t planes, __mmask16 bytes)
-{
-    __m512i v = _mm512_castsi128_si512(_mm_maskz_loadu_epi8(bytes, p));
-    if (planes > 1)
-        v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi8(bytes, p + plane), 1);
-    if (planes > 2)
-        v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi8(bytes, p + 2 * plane), 2);
-    if (planes > 3)
-        v = _mm512_inserti32x4(v, _mm_maskz_loadu_epi8(bytes, p + 3 * plane), 3);
-    return planes > 0 ? v : _mm512_setzero_si512();
-}
-
-/* Rows of weights: `units` of four planes from `unit` on. */
-static void vnni_weights(const task *t, int32_t group, int32_t row, int32_t count, int32_t unit, int32_t units,
-                         int8_t *to)
-{
-    const product *p = &t->p;
-    const int32_t kernel = p->kernel_h * p->kernel_w, taps = t->down.taps * t->right.taps, depth = units * taps * 4;
-    const int32_t planes = t->planes_group, is_run = t->weight_plane == (size_t)kernel; /* of planes */
-    const int8_t *w = t->weight + (size_t)(group * (p->outputs / p->group)) * (size_t)(p->channels / p->group * kernel);
-    uint8_t order[64];
-    int32_t i, u, a, b, c;
-    w += (size_t)row * t->weight_row;
-    for (a = 0; a < 64; a++)
-        order[a] = 0;
-    for (a = 0; kernel <= 16 && a < t->down.taps; a++)
-        for (b = 0; b < t->right.taps; b++)
-            for (c = 0; c < 4; c++)
-                order[4 * (a * t->right.taps + b) + c] =
-                    (uint8_t)((is_run ? kernel : 16) * c + (t->down.tap_first + a * t->down.tap_step) * p->kernel_w +
-                              t->right.tap_first + b * t->right.tap_step);
-    if (kernel == 1 && t->weight_plane == 1) {
-        for (i = 0; i < count; i++, w += t->weight_row, to += depth) {
-            const int32_t known = least(4 * units, planes - 4 * unit);
-            __builtin_memcpy(to, w + 4 * unit, (size_t)known);
-            __builtin_memset(to + known, 0, (size_t)(depth - known));
-        }
-        return;
-    }
-    for (u = 0; u < units; u++) {
-        const int32_t known = least(4, planes - 4 * (unit + u));
-        const int8_t *from = w + (size_t)(4 * (unit + u)) * t->weight_plane;
-        int8_t *next = to + u * taps * 4;
-        if (kernel <= 16) {
-            const __m512i places = _mm512_loadu_si512(order);
-            const __mmask16 loaded = low_lanes(kernel);
-            const __mmask64 all = low_bits(known * kernel);
-            /* The next units of the row overwrite the bytes behind a unit. */
-            const __mmask64 stored = (units - u) * taps >= 16 ? low_bits(64) : low_bits(4 * taps);
-            for (i = 0; i < count; i++, from += t->weight_row, next += depth) {
-                const __m512i four =
-                    is_run ? _mm512_maskz_loadu_epi8(all, from) : four_planes(from, t->weight_plane, known, loaded);
-                _mm512_mask_storeu_epi8(next, stored, _mm512_permutexvar_epi8(places, four));
-            }
-            continue;
-        }
-        for (i = 0; i < count; i++, from += t->weight_row, next += depth) {
-            int8_t *byte = next;
-            for (a = 0; a < t->down.taps; a++)
-                for (b = 0; b < t->right.taps; b++)
-                    for (c = 0; c < 4; c++) {
-                        const int32_t tap = (t->down.tap_first + a * t->down.tap_step) * p->kernel_w +
-                                            t->right.tap_first + b * t->right.tap_step;
-                        *byte++ = c < known ? from[(size_t)c * t->weight_plane + (size_t)tap] : 0;
-                    }
-        }
-    }
-}
-
-/* Rows of errors: `units` lines of outputs from line `unit` of the batch on, each filled up to a word. */
-static void vnni_errors(const task *t, int32_t group, int32_t row, int32_t count, int32_t unit, int32_t units,
-                        int8_t *to)
-{
-    const product *p = &t->p;
-    const int32_t is_whole = p->output_width % 4 == 0; /* words that follow each other are one line */
-    const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
-    int32_t i, k;
-    for (i = 0; i < count; i++) {
-        int32_t n = unit / p->output_height, h = unit % p->output_height, left = units;
-        while (left > 0) {
-            const int32_t some = is_whole ? least(left, p->output_height - h) : 1, width = some * p->output_width;
-            const int32_t filled = round_up(width, 4);
-            const size_t place = (size_t)n * (size_t)p->outputs + (size_t)(group * p->rows + row + i);
-            const int8_t *y = t->errors + place * plane + (size_t)h * (size_t)p->output_width;
-            for (k = 0; k < filled; k += 64)
-                _mm512_mask_storeu_epi8(to + k, low_bits(filled - k),
-                                        _mm512_maskz_loadu_epi8(low_bits(width - k), y + k));
-            to += filled, left -= some, h += some;
-            if (h == p->output_height)
-                h = 0, n++;
-        }
-    }
-}
-
-/* Zeros for the rows that fill up the last block, and -128 times the sum of each row, besides the start of its sums. */
-static void vnni_finish_rows(int8_t *rows, int32_t count, int32_t words, int32_t *starts)
-{
-    const __m512i ones = _mm512_set1_epi8(1);
-    const int32_t depth = 4 * words, filled = round_up(count, VNNI_ROWS);
-    int32_t i, k;
-    __builtin_memset(rows + (size_t)count * (size_t)depth, 0, (size_t)(filled - count) * (size_t)depth);
-    for (i = 0; i < filled; i++, rows += depth) {
-        __m512i sum = _mm512_setzero_si512();
-        for (k = 0; k < depth; k += 64)
-            sum = _mm512_dpbusd_epi32(sum, ones, _mm512_maskz_loadu_epi8(low_bits(depth - k), rows + k));
-        starts[i] = -128 * _mm512_reduce_add_epi32(sum);
-    }
-}
-
-/* --- columns ------------------------------------------------------------------------------------------------------ */
-
-/* Columns are windows: `units` of four planes from `unit` on. A line of the four planes goes to the scratch, pixel
- * beside pixel; from there each tap takes its words. */
-static void vnni_windows(const task *t, const vnni *v, int32_t group, int32_t column, int32_t count, int32_t unit,
-                         int32_t units)
-{
-    const axis *down = &t->down, *right = &t->right;
-    const int32_t across = right->count, pixels = down->count * across, words = units * v->unit;
-    const size_t plane = (size_t)t->height * (size_t)t->width;
-    const __m512i offset = _mm512_set1_epi32((int32_t)VNNI_OFFSET), pad = _mm512_set1_epi8((char)(t->pad ^ -128)),
-                  move = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                                            _mm512_set1_epi32(right->move));
-    vnni_run runs[VNNI_MOST_COLUMNS];
-    uint8_t order[64];
-    int32_t done = 0, i, j, u, a, b, left, until;
-    for (i = 0; i < 64; i++)
-        order[i] = (uint8_t)(i % 4 * 16 + i / 4);
-    vnni_reach(right, 0, across - 1, &left, &until);
-    while (done < count) { /* an image at a time */
-        const int32_t n = (column + done) / pixels, first = (column + done) % pixels;
-        const int32_t some = least(pixels - first, count - done), last = first + some - 1;
-        const int8_t *image =
-            t->planes + ((size_t)n * (size_t)t->planes_all + (size_t)(group * t->planes_group)) * plane;
-        const __m512i places = _mm512_loadu_si512(order);
-        int32_t top, bottom, number = 0, at;
-        vnni_reach(down, first / across, last / across, &top, &bottom);
-        for (i = first; i <= last; i += j, number++) { /* pixels of a line and of a block */
-            const int32_t to = done + i - first;
-            j = least(least(across - i % across, last + 1 - i), VNNI_COLUMNS - to % VNNI_COLUMNS);
-            runs[number].from = (i / across * down->move + down->origin - top) * v->line + i % across * right->move +
-                                right->origin - left;
-            runs[number].to = to / VNNI_COLUMNS * words * VNNI_COLUMNS + to % VNNI_COLUMNS;
-            runs[number].lanes = low_lanes(j);
-        }
-        for (i = 0; i < (bottom - top + 1) * v->line; i += 16)
-            _mm512_storeu_si512(v->scratch + 4 * i, pad);
-        for (u = 0; u < units; u++) {
-            const int32_t known = least(4, t->planes_group - 4 * (unit + u));
-            const int8_t *x = image + (size_t)(4 * (unit + u)) * plane;
-            const int32_t from = left > 0 ? left : 0, to = until < t->width - 1 ? until : t->width - 1;
-            uint8_t *block = v->columns + (size_t)(u * v->unit) * 64;
-            for (i = top > 0 ? top : 0; i <= bottom && i < t->height; i++)
-                for (j = from; j <= to; j += 16) {
-                    const __mmask16 lanes = low_lanes(to + 1 - j);
-                    const int8_t *line = x + (size_t)i * (size_t)t->width + j;
-                    const __m512i four = _mm512_permutexvar_epi8(places, four_planes(line, plane, known, lanes));
-                    /* Pads follow, until the next line is stored. */
-                    _mm512_storeu_si512(v->scratch + 4 * ((i - top) * v->line + j - left),
-                                        _mm512_mask_xor_epi32(pad, lanes, four, offset));
-                }
-            for (a = 0; a < down->taps; a++)
-                for (b = 0; b < right->taps; b++, block += 64) {
-                    const uint8_t *tap = v->scratch + 4 * (a * down->tap * v->line + b * right->tap);
-                    for (at = 0; at < number; at++) {
-                        const uint8_t *word = tap + 4 * runs[at].from;
-                        const __mmask16 lanes = runs[at].lanes;
-                        const __m512i taken = right->move == 1
-                                                  ? _mm512_maskz_loadu_epi32(lanes, word)
-                                                  : _mm512_mask_i32gather_epi32(offset, lanes, move, word, 4);
-                        _mm512_mask_storeu_epi32(block + 4 * runs[at].to, lanes, taken);
-                    }
-                }
-        }
-        done += some;
-    }
-}
-
-/* Columns are taps of a channel: `units` lines of outputs from `unit` on. The lines of a plane that a tap reads go to
- * the scratch. Of a stride, numbers of one remainder lie beside each other there. */
-static void vnni_pixels(const task *t, const vnni *v, int32_t group, int32_t column, int32_t count, int32_t unit,
-                        int32_t units)
-{
-    const product *p = &t->p;
-    const int32_t taps = p->kernel_h * p->kernel_w, inputs = p->channels / p->group, stride = p->stride_w;
-    const int32_t words = units * v->unit, part = v->line / stride;
-    const size_t plane = (size_t)p->height * (size_t)p->width;
-    int32_t done = 0;
-    while (done < units) { /* an image at a time */
-        const int32_t n = (unit + done) / p->output_height, first = (unit + done) % p->output_height;
-        const int32_t some = least(p->output_height - first, units - done);
-        const int32_t top = first * p->stride_h - p->pad_top;
-        const int32_t bottom = (first + some - 1) * p->stride_h - p->pad_top + (p->kernel_h - 1) * p->dilation_h;
-        int32_t i, j, u, k, c = -1;
-        __builtin_memset(v->scratch, 128, (size_t)((bottom - top + 1) * v->line));
-        for (j = 0; j < count; j++) {
-            const int32_t tap = (column + j) % taps, down = tap / p->kernel_w * p->dilation_h;
-            const int32_t across = tap % p->kernel_w * p->dilation_w;
-            const uint8_t *from = v->scratch + down * v->line + across % stride * part + across / stride;
-            uint8_t *to = v->columns + ((size_t)(j / VNNI_COLUMNS) * (size_t)words + (size_t)(done * v->unit)) * 64 +
-                          (size_t)(j % VNNI_COLUMNS) * 4;
-            if ((column + j) / taps != c) {
-                const int8_t *x = t->image;
-                c = (column + j) / taps;
-                x += ((size_t)n * (size_t)p->channels + (size_t)(group * inputs + c)) * plane;
-                for (i = top > 0 ? top : 0; i <= bottom && i < p->height; i++) {
-                    const int8_t *line = x + (size_t)i * (size_t)p->width;
-                    uint8_t *at = v->scratch + (i - top) * v->line;
-                    /* Number w lies at (w + pad) / stride of its remainder, unless no tap reads as far. */
-                    const int32_t known = least(p->width, part * stride - p->pad_left);
-                    if (stride == 1)
-                        for (k = 0; k < known; k += 64)
-                            /* Pads follow, until the next line is stored. */
-                            _mm512_storeu_si512(at + p->pad_left + k,
-                                                _mm512_xor_si512(_mm512_maskz_loadu_epi8(low_bits(known - k), line + k),
-                                                                 _mm512_set1_epi8(-128)));
-                    else
-                        for (k = 0; k < known; k++)
-                            at[(k + p->pad_left) % stride * part + (k + p->pad_left) / stride] =
-                                (uint8_t)(line[k] ^ -128);
-                }
-            }
-            for (u = 0; u < some; u++, from += p->stride_h * v->line)
-                for (k = 0; k < v->unit; k++, to += 64)
-                    __builtin_memcpy(to, from + 4 * k, 4);
-        }
-        done += some;
-    }
-}
+#include "int8/poetc_int8_vnni_pack.h"
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-/* How sums are used: added to those before, stored, and their bits seen. */
+/* How sums are used: added to those before, stored, their bits seen, or made values. */
 typedef struct {
     int32_t is_first, is_stored, is_seen;
-    __m512i least, most; /* of the sums that were seen, and 0 */
+    int32_t bits;             /* of the sums that were seen in blocks that a bound may leave out */
+    __m512i least, most;      /* of the sums that were seen, and 0 */
+    poetc_rounding *rounding; /* of sums that become values at once, or none */
+    poetc_rounding_lanes lanes;
+    int8_t *to;      /* values of the first row and column, */
+    int32_t to_step; /* and from one row to the next */
 } vnni_use;
 
+/* The magnitude of 16 values. Pseudo-stochastic rounding is that of poetc_round_by_carry. */
+static inline __attribute__((always_inline)) __m512i vnni_round(__m512i sum, const poetc_rounding_lanes *r,
+                                                                const int32_t is_stochastic)
+{
+    const __m512i m = _mm512_abs_epi32(sum);
+    const __m128i half = _mm_cvtsi32_si128(r->half), carry = _mm_cvtsi32_si128(r->shift - r->half);
+    __m512i low;
+    if (!is_stochastic)
+        return _mm512_srl_epi32(_mm512_add_epi32(m, _mm512_set1_epi32(r->unit)), _mm_cvtsi32_si128(r->shift));
+    low = _mm512_andnot_si512(_mm512_sll_epi32(m, _mm_cvtsi32_si128(r->odd)), _mm512_set1_epi32(r->carries));
+    return _mm512_srl_epi32(_mm512_add_epi32(_mm512_srl_epi32(m, half), low), carry);
+}
+
+/* Values of the sums of 8 rows; whether none was too large. If one was, `to` holds no values. */
+static inline __attribute__((always_inline)) int vnni_values(__m512i s[VNNI_ROWS][2], const int32_t vectors,
+                                                             int32_t rows, __mmask16 last, const vnni_use *use,
+                                                             int8_t *to, const int32_t is_stochastic)
+{
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    const __m512i zero = _mm512_setzero_si512();
+    const int32_t together = 4 / vectors; /* rows */
+    __m512i largest = zero;
+    int32_t i, j;
+    _Pragma("GCC unroll 4") for (i = 0; i < VNNI_ROWS; i += together)
+    {
+        const __m512i a = s[i][0], b = vectors == 2 ? s[i][1] : s[i + 1][0];
+        const __m512i c = vectors == 2 ? s[i + 1][0] : s[i + 2][0], d = vectors == 2 ? s[i + 1][1] : s[i + 3][0];
+        const __m512i signs = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+        __m512i v = _mm512_packus_epi16(_mm512_packs_epi32(vnni_round(a, &use->lanes, is_stochastic),
+                                                           vnni_round(b, &use->lanes, is_stochastic)),
+                                        _mm512_packs_epi32(vnni_round(c, &use->lanes, is_stochastic),
+                                                           vnni_round(d, &use->lanes, is_stochastic)));
+        largest = _mm512_max_epu8(largest, v);
+        v = _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(signs), zero, v);
+        v = _mm512_permutexvar_epi32(order, v);
+        if (i + together <= rows && last == 0xffffu) {
+            if (vectors == 2) {
+                _mm256_storeu_si256((__m256i *)(void *)(to + (size_t)i * (size_t)use->to_step),
+                                    _mm512_castsi512_si256(v));
+                _mm256_storeu_si256((__m256i *)(void *)(to + (size_t)(i + 1) * (size_t)use->to_step),
+                                    _mm512_extracti64x4_epi64(v, 1));
+            } else {
+                _mm_storeu_si128((__m128i *)(void *)(to + (size_t)i * (size_t)use->to_step), _mm512_castsi512_si128(v));
+                _mm_storeu_si128((__m128i *)(void *)(to + (size_t)(i + 1) * (size_t)use->to_step),
+                                 _mm512_extracti32x4_epi32(v, 1));
+                _mm_storeu_si128((__m128i *)(void *)(to + (size_t)(i + 2) * (size_t)use->to_step),
+                                 _mm512_extracti32x4_epi32(v, 2));
+                _mm_storeu_si128((__m128i *)(void *)(to + (size_t)(i + 3) * (size_t)use->to_step),
+                                 _mm512_extracti32x4_epi32(v, 3));
+            }
+        } else {
+            int8_t bytes[64];
+            const int32_t width = 16 * vectors;
+            _mm512_storeu_si512(bytes, v);
+            for (j = 0; j < together && i + j < rows; j++)
+                __builtin_memcpy(to + (size_t)(i + j) * (size_t)use->to_step, bytes + width * j,
+                                 (size_t)(width - 16 + __builtin_popcount(last)));
+        }
+    }
+    return !_mm512_cmpgt_epu8_mask(largest, _mm512_set1_epi8((char)use->lanes.most));
+}
+
+/* The sums of 8 rows and their columns to their places. */
+static inline __attribute__((always_inline)) void vnni_keep(__m512i s[VNNI_ROWS][2], const int32_t vectors,
+                                                            int32_t rows, __mmask16 last, int32_t *sums, int32_t step,
+                                                            vnni_use *use)
+{
+    __m512i low = use->least, high = use->most;
+    int32_t i, j;
+    _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++) _Pragma("GCC unroll 2") for (j = 0; j < vectors; j++)
+    {
+        const __mmask16 lanes = j == vectors - 1 ? last : (__mmask16)0xffffu;
+        int32_t *at = sums + (size_t)i * (size_t)step + 16 * j;
+        if (i < rows) {
+            __m512i sum = s[i][j];
+            if (!use->is_first)
+                sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(lanes, at));
+            if (use->is_stored)
+                _mm512_mask_storeu_epi32(at, lanes, sum);
+            if (use->is_seen) {
+                low = _mm512_mask_min_epi32(low, lanes, low, sum);
+                high = _mm512_mask_max_epi32(high, lanes, high, sum);
+            }
+        }
+    }
+    use->least = low, use->most = high;
+}
+
 /* The products of 8 rows and 16 or 32 columns, for sums[row * step + column]. `rows` of the rows count, and of the last
- * 16 columns the lanes `last`. */
-#define VNNI_BLOCK(NAME, VECTORS)                                                                                      \
-    static void NAME(const int8_t *a, int32_t words, const uint8_t *b, const int32_t *starts, int32_t rows,            \
-                     __mmask16 last, int32_t *sums, int32_t step, vnni_use *use)                                       \
+ * 16 columns the lanes `last`. With `how` the sums are made values: 1 takes the nearest, 2 rounds stochastically. */
+static inline __attribute__((always_inline)) void vnni_block(const int8_t *a, int32_t words, const uint8_t *b,
+                                                             const int32_t *starts, int32_t rows, __mmask16 last,
+                                                             int32_t *sums, int32_t step, vnni_use *use, int8_t *to,
+                                                             const int32_t vectors, const int32_t how)
+{
+    const size_t depth = 4 * (size_t)words;
+    __m512i s[VNNI_ROWS][2];
+    int32_t i, j, k;
+    _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++) _Pragma("GCC unroll 2") for (j = 0; j < vectors; j++)
+        s[i][j] = _mm512_set1_epi32(starts[i]);
+    for (k = 0; k < words; k++, a += 4, b += 64) {
+        const __m512i first = _mm512_loadu_si512(b);
+        const __m512i second = vectors == 2 ? _mm512_loadu_si512(b + 16 * depth) : first;
+        _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++)
+        {
+            int32_t four;
+            __builtin_memcpy(&four, a + (size_t)i * depth, sizeof four);
+            s[i][0] = _mm512_dpbusd_epi32(s[i][0], first, _mm512_set1_epi32(four));
+            if (vectors == 2)
+                s[i][1] = _mm512_dpbusd_epi32(s[i][1], second, _mm512_set1_epi32(four));
+        }
+    }
+    if (how) {
+        int32_t kept[VNNI_ROWS][32];
+        if (vnni_values(s, vectors, rows, last, use, to, how == 2))
+            return;
+        _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++) /* the clipped ones are counted */
+            _Pragma("GCC unroll 2") for (j = 0; j < vectors; j++) _mm512_storeu_si512(kept[i] + 16 * j, s[i][j]);
+        for (i = 0; i < least(rows, VNNI_ROWS); i++)
+            poetc_round_small(kept[i], 16 * vectors - 16 + __builtin_popcount(last),
+                              to + (size_t)i * (size_t)use->to_step, 1, use->rounding);
+        return;
+    }
+    vnni_keep(s, vectors, rows, last, sums, step, use);
+}
+
+#define VNNI_BLOCK(NAME, VECTORS, HOW)                                                                                 \
+    static __attribute__((noinline)) void NAME(const int8_t *a, int32_t words, const uint8_t *b, const int32_t *starts, int32_t rows,            \
+                     __mmask16 last, int32_t *sums, int32_t step, vnni_use *use, int8_t *to)                           \
     {                                                                                                                  \
-        const size_t depth = 4 * (size_t)words;                                                                        \
-        __m512i s[VNNI_ROWS][VECTORS];                                                                                 \
-        __m512i least = _mm512_setzero_si512(), most = least;\
-        int32_t i, j, k;\
-        _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++)                                                        \
-            _Pragma("GCC unroll 2") for (j = 0; j < (VECTORS); j++)                                                    \
-                s[i][j] = _mm512_set1_epi32(starts[i]);                                                                \
-        for (k = 0; k < words; k++, a += 4, b += 64) {                                                                 \
-            const __m512i first = _mm512_loadu_si512(b);                                                               \
-            const __m512i second = (VECTORS) == 2 ? _mm512_loadu_si512(b + 16 * depth) : first;                        \
-            _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++)                                                    \
-            {                                                                                                          \
-                int32_t four;                                                                                          \
-                __builtin_memcpy(&four, a + (size_t)i * depth, sizeof four);                                           \
-                s[i][0] = _mm512_dpbusd_epi32(s[i][0], first, _mm512_set1_epi32(four));                                \
-                if ((VECTORS) == 2)                                                                                    \
-                    s[i][(VECTORS)-1] = _mm512_dpbusd_epi32(s[i][(VECTORS)-1], second, _mm512_set1_epi32(four));       \
-            }                                                                                                          \
-        }                                                                                                              \
-        _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++)                                                        \
-            _Pragma("GCC unroll 2") for (j = 0; j < (VECTORS); j++)                                                    \
-        {                                                                                                              \
-            const __mmask16 lanes = j == (VECTORS)-1 ? last : (__mmask16)0xffffu;                                      \
-            int32_t *to = sums + (size_t)i * (size_t)step + 16 * j;                                                    \
-            if (i < rows) {                                                                                            \
-                __m512i sum = s[i][j];                                                                                 \
-                if (!use->is_first)                                                                                    \
-                    sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(lanes, to));                                  \
-                if (use->is_stored)                                                                                    \
-                    _mm512_mask_storeu_epi32(to, lanes, sum);                                                          \
-                if (use->is_seen) {\
-                    least = _mm512_mask_min_epi32(least, lanes, least, sum);\
-                    most = _mm512_mask_max_epi32(most, lanes, most, sum);\
-                }\
-            }                                                                                                          \
-        }                                                                                                              \
-        use->least = _mm512_min_epi32(use->least, least);\
-        use->most = _mm512_max_epi32(use->most, most);\
+        vnni_block(a, words, b, starts, rows, last, sums, step, use, to, VECTORS, HOW);                                \
     }
 
-VNNI_BLOCK(vnni_one, 1)
-VNNI_BLOCK(vnni_two, 2)
+VNNI_BLOCK(vnni_one, 1, 0)
+VNNI_BLOCK(vnni_two, 2, 0)
+VNNI_BLOCK(vnni_one_nearest, 1, 1)
+VNNI_BLOCK(vnni_two_nearest, 2, 1)
+VNNI_BLOCK(vnni_one_stochastic, 1, 2)
+VNNI_BLOCK(vnni_two_stochastic, 2, 2)
+
+/* The same products with weights that are not packed. `columns` are the starts of the columns. */
+static inline __attribute__((always_inline)) void vnni_direct_block(const vnni *v, const int8_t *a, int32_t units,
+                                                                    const uint8_t *b, const int32_t *starts,
+                                                                    const int32_t *columns, __mmask16 last,
+                                                                    int32_t *sums, int32_t step, vnni_use *use,
+                                                                    const int32_t vectors)
+{
+    const size_t depth = 64 * (size_t)(units * v->unit), row_step = v->row_step;
+    const __m512i offset = _mm512_set1_epi32((int32_t)VNNI_OFFSET);
+    __m512i s[VNNI_ROWS][2];
+    int32_t i, j, k;
+    _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++) _Pragma("GCC unroll 2") for (j = 0; j < vectors; j++)
+        s[i][j] = _mm512_add_epi32(_mm512_set1_epi32(starts[i]), _mm512_loadu_si512(columns + 16 * j));
+    for (; units > 0; units--, a += v->unit_step)
+        for (k = 0; k < v->unit; k++, b += 64) {
+            const __m512i first = _mm512_loadu_si512(b);
+            const __m512i second = vectors == 2 ? _mm512_loadu_si512(b + depth) : first;
+            const int8_t *word = a + v->offsets[k];
+            _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++)
+            {
+                int32_t four;
+                __m512i weights;
+                __builtin_memcpy(&four, word + (size_t)i * row_step, sizeof four);
+                weights = _mm512_xor_si512(_mm512_set1_epi32(four), offset);
+                s[i][0] = _mm512_dpbusd_epi32(s[i][0], weights, first);
+                if (vectors == 2)
+                    s[i][1] = _mm512_dpbusd_epi32(s[i][1], weights, second);
+            }
+        }
+    vnni_keep(s, vectors, VNNI_ROWS, last, sums, step, use);
+}
+
+static __attribute__((noinline)) void vnni_direct_one(const vnni *v, const int8_t *a, int32_t units, const uint8_t *b,
+                                                      const int32_t *starts, const int32_t *columns, __mmask16 last,
+                                                      int32_t *sums, int32_t step, vnni_use *use)
+{
+    vnni_direct_block(v, a, units, b, starts, columns, last, sums, step, use, 1);
+}
+
+static __attribute__((noinline)) void vnni_direct_two(const vnni *v, const int8_t *a, int32_t units, const uint8_t *b,
+                                                      const int32_t *starts, const int32_t *columns, __mmask16 last,
+                                                      int32_t *sums, int32_t step, vnni_use *use)
+{
+    vnni_direct_block(v, a, units, b, starts, columns, last, sums, step, use, 2);
+}
+
+static void vnni_direct(const vnni *v, const int8_t *a, int32_t rows, int32_t columns, int32_t units, int32_t *sums,
+                        int32_t step, vnni_use *use)
+{
+    const size_t block = 64 * (size_t)(units * v->unit);
+    int32_t i, j;
+    for (i = 0; i < rows; i += VNNI_ROWS, a += VNNI_ROWS * v->row_step, sums += VNNI_ROWS * (size_t)step)
+        for (j = 0; j < columns;) {
+            const int32_t left = columns - j;
+            const uint8_t *b = v->columns + (size_t)(j / VNNI_COLUMNS) * block;
+            if (left > VNNI_COLUMNS) {
+                vnni_direct_two(v, a, units, b, v->starts + i, v->column_starts + j, low_lanes(left - VNNI_COLUMNS),
+                                sums + j, step, use);
+                j += 2 * VNNI_COLUMNS;
+            } else {
+                vnni_direct_one(v, a, units, b, v->starts + i, v->column_starts + j, low_lanes(left), sums + j, step,
+                                use);
+                j += VNNI_COLUMNS;
+            }
+        }
+}
+
+/* Of rows or columns the square of the Euclidean length, which bounds a sum: it is at most the product of two lengths.
+ */
+static uint32_t vnni_row_length(const int8_t *row, int32_t bytes)
+{
+    __m512i sum = _mm512_setzero_si512();
+    int32_t k;
+    for (k = 0; k < bytes; k += 32) {
+        const __m512i wide = _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8((__mmask32)low_bits(bytes - k), row + k));
+        sum = _mm512_dpwssd_epi32(sum, wide, wide);
+    }
+    return (uint32_t)_mm512_reduce_add_epi32(sum);
+}
+
+/* The largest of a block of 16 columns. */
+static uint32_t vnni_column_length(const uint8_t *block, int32_t words)
+{
+    const __m512i offset = _mm512_set1_epi32((int32_t)VNNI_OFFSET);
+    __m512i sum = _mm512_setzero_si512();
+    int32_t k;
+    for (k = 0; k < words; k++, block += 64) {
+        const __m512i four = _mm512_xor_si512(_mm512_loadu_si512(block), offset);
+        const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(four, 8), 8), odd = _mm512_srai_epi16(four, 8);
+        sum = _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(sum, even, even), odd, odd);
+    }
+    return _mm512_reduce_max_epu32(sum);
+}
+
+/* The bits of the sums that were seen so far. */
+static void vnni_see(vnni_use *use)
+{
+    const __m512i end = _mm512_set1_epi32((int32_t)((uint32_t)1 << least(use->bits, 30)));
+    if (_mm512_cmpgt_epi32_mask(use->most, end) |
+        _mm512_cmpgt_epi32_mask(_mm512_sub_epi32(_mm512_setzero_si512(), end), use->least))
+        use->bits = poetc_bits_seen(poetc_bits_below(_mm512_reduce_min_epi32(use->least)) |
+                                    poetc_bits_below(_mm512_reduce_max_epi32(use->most)));
+}
 
 static void vnni_products(const vnni *v, int32_t rows, int32_t columns, int32_t words, int32_t *sums, int32_t step,
                           vnni_use *use)
 {
+    const int32_t how = !use->rounding ? 0 : use->rounding->is_stochastic ? 2 : 1;
+    /* Sums that are seen and not stored, as they are made again, need not be made where they can add no bit. */
+    const int32_t is_bounded = use->is_seen && !use->is_stored && use->is_first;
+    uint32_t lengths[VNNI_MOST_COLUMNS / VNNI_COLUMNS], length = 0;
     int32_t i, j;
+    for (j = 0; is_bounded && j < columns; j += VNNI_COLUMNS)
+        lengths[j / VNNI_COLUMNS] = vnni_column_length(v->columns + (size_t)j * (size_t)words * 4, words);
     for (i = 0; i < rows; i += VNNI_ROWS) {
         const int8_t *a = v->rows + (size_t)i * (size_t)words * 4;
         int32_t *at = sums + (size_t)i * (size_t)step;
+        int8_t *to = how ? use->to + (size_t)i * (size_t)use->to_step : 0;
+        for (j = 0; is_bounded && j < VNNI_ROWS; j++) {
+            const uint32_t of_row = v->lengths[i + j];
+            length = j && length > of_row ? length : of_row;
+        }
         for (j = 0; j < columns;) {
-            const int32_t left = columns - j;
+            const int32_t left = columns - j, is_wide = left > VNNI_COLUMNS;
             const uint8_t *b = v->columns + (size_t)j * (size_t)words * 4;
-            if (left > VNNI_COLUMNS) {
-                vnni_two(a, words, b, v->starts + i, rows - i, low_lanes(left - VNNI_COLUMNS), at + j, step, use);
-                j += 2 * VNNI_COLUMNS;
-            } else {
-                vnni_one(a, words, b, v->starts + i, rows - i, low_lanes(left), at + j, step, use);
-                j += VNNI_COLUMNS;
+            const __mmask16 last = low_lanes(is_wide ? left - VNNI_COLUMNS : left);
+            if (is_bounded) {
+                uint32_t of_columns = lengths[j / VNNI_COLUMNS];
+                if (is_wide && lengths[j / VNNI_COLUMNS + 1] > of_columns)
+                    of_columns = lengths[j / VNNI_COLUMNS + 1];
+                if ((uint64_t)length * of_columns <= (uint64_t)1 << 2 * use->bits) {
+                    j += is_wide ? 2 * VNNI_COLUMNS : VNNI_COLUMNS;
+                    continue;
+                }
             }
+            if (is_wide)
+                (how == 2   ? vnni_two_stochastic
+                 : how == 1 ? vnni_two_nearest
+                            : vnni_two)(a, words, b, v->starts + i, rows - i, last, at + j, step, use, to + j);
+            else
+                (how == 2   ? vnni_one_stochastic
+                 : how == 1 ? vnni_one_nearest
+                            : vnni_one)(a, words, b, v->starts + i, rows - i, last, at + j, step, use, to + j);
+            if (is_bounded)
+                vnni_see(use);
+            j += is_wide ? 2 * VNNI_COLUMNS : VNNI_COLUMNS;
         }
     }
 }
 
 /* --- a product ---------------------------------------------------------------------------------------------------- */
+
+/* The same for weights that are not packed. Columns are all packed at once, so that weights are read once. */
+static int vnni_fits_direct(const task *t, int32_t columns, uint8_t *from, size_t bytes, vnni *v)
+{
+    const product *p = &t->p;
+    const int32_t blocks = (columns + VNNI_COLUMNS - 1) / VNNI_COLUMNS, taps = t->down.taps * t->right.taps;
+    const int32_t kernel = p->kernel_h * p->kernel_w, pixels = t->down.count * t->right.count;
+    const int32_t is_in_place = t->weight_plane == (size_t)kernel && taps == kernel && t->height * t->width <= 64 &&
+                                (pixels % VNNI_COLUMNS == 0 || p->batch == 1);
+    int32_t room = (int32_t)(bytes > INT32_MAX / 2 ? INT32_MAX / 2 : bytes) - 64, scratch = 64, low, high, a, b;
+    if (t->is_update || columns != t->columns || columns > VNNI_FEW_COLUMNS || kernel > VNNI_MOST_TAPS ||
+        p->rows % VNNI_ROWS || t->planes_group % 4 || (!is_in_place && t->weight_row != (size_t)kernel))
+        return 0;
+    v->unit = taps, v->units = t->planes_group / 4, v->kernel = kernel;
+    if (is_in_place) {
+        v->form = VNNI_IN_PLACE;
+        v->rows_at_once = p->rows;
+        v->units_at_once = least(v->units, (room - scratch - 4 * p->rows) / (64 * taps * blocks));
+        v->row_step = t->weight_row, v->unit_step = 4 * (size_t)kernel;
+    } else {
+        v->form = VNNI_INTERLEAVED;
+        vnni_reach(&t->right, 0, t->right.count - 1, &low, &high);
+        v->line = high - low + 1, v->lines = vnni_lines(t, columns);
+        scratch = round_up(4 * v->lines * v->line + 64, 64);
+        room -= scratch;
+        /* Long runs of a plane are read, rather than many planes. */
+        v->rows_at_once = least(p->rows, VNNI_RUN_BYTES / (kernel * VNNI_ROWS) * VNNI_ROWS);
+        for (; v->rows_at_once > 0; v->rows_at_once -= VNNI_ROWS) {
+            v->units_at_once = (room - 4 * v->rows_at_once) / (64 * taps * blocks + v->rows_at_once * 4 * kernel);
+            if (v->units_at_once * taps >= VNNI_DIRECT_WORDS || v->units_at_once >= v->units)
+                break;
+        }
+        v->units_at_once = least(v->units, v->units_at_once);
+        v->row_step = 4 * (size_t)kernel, v->unit_step = (size_t)v->rows_at_once * 4 * (size_t)kernel;
+    }
+    if (v->rows_at_once < VNNI_ROWS || v->units_at_once < least(v->units, VNNI_DIRECT_WORDS / taps))
+        return 0;
+    for (a = 0; a < t->down.taps; a++)
+        for (b = 0; b < t->right.taps; b++)
+            v->offsets[a * t->right.taps + b] = is_in_place
+                                                    ? 4 * (a * t->right.taps + b)
+                                                    : 4 * ((t->down.tap_first + a * t->down.tap_step) * p->kernel_w +
+                                                           t->right.tap_first + b * t->right.tap_step);
+    v->columns_at_once = blocks * VNNI_COLUMNS;
+    v->columns = (uint8_t *)(((uintptr_t)from + 63) / 64 * 64);
+    v->scratch = v->columns + (size_t)v->units_at_once * 64 * (size_t)(taps * blocks);
+    v->rows = (int8_t *)(v->scratch + scratch);
+    v->group = -1;
+    v->starts = (int32_t *)(void *)(from + bytes - 4 * (size_t)v->rows_at_once);
+    return 1;
+}
 
 /* Takes a product of `columns` columns apart, so that it fits into so many bytes; whether it does. */
 static int vnni_fits(const task *t, int32_t columns, uint8_t *from, size_t bytes, vnni *v)
@@ -395,6 +376,9 @@ static int vnni_fits(const task *t, int32_t columns, uint8_t *from, size_t bytes
     uint8_t *const end = from + bytes;
     if (p->rows < 3 || columns < 5 || !t->terms)
         return 0;
+    if (vnni_fits_direct(t, columns, from, bytes, v))
+        return 1;
+    v->form = VNNI_PACKED;
     if (t->is_update) {
         v->unit = (p->output_width + 3) / 4, v->units = p->batch * p->output_height;
         v->line = (p->output_width - 1) + ((p->kernel_w - 1) * p->dilation_w + p->stride_w) / p->stride_w + 4;
@@ -405,7 +389,7 @@ static int vnni_fits(const task *t, int32_t columns, uint8_t *from, size_t bytes
         v->line = high - low + 1;
     }
     /* All rows, or all columns, are packed at once where a part of the terms is still long. */
-    room = (int32_t)(bytes > INT32_MAX / 2 ? INT32_MAX / 2 : bytes) - 64 - 4 * VNNI_ROWS;
+    room = (int32_t)(bytes > INT32_MAX / 2 ? INT32_MAX / 2 : bytes) - 64 - 8 * VNNI_ROWS;
     depth = least(rows, most) > 0 ? room / 2 / (4 * v->unit * least(rows, most)) : 0;
     depth = depth * v->unit < VNNI_WORDS ? VNNI_WORDS / v->unit : depth;
     depth = least(depth > 0 ? depth : 1, v->units);
@@ -426,7 +410,7 @@ static int vnni_fits(const task *t, int32_t columns, uint8_t *from, size_t bytes
         if (v->columns_at_once < VNNI_COLUMNS)
             continue;
         start -= v->columns_at_once * 4 * words;
-        v->rows_at_once = least(rows, start / (4 * words + 4) / VNNI_ROWS * VNNI_ROWS);
+        v->rows_at_once = least(rows, start / (4 * words + 8) / VNNI_ROWS * VNNI_ROWS);
         if (v->rows_at_once >= VNNI_ROWS)
             break;
     }
@@ -436,17 +420,28 @@ static int vnni_fits(const task *t, int32_t columns, uint8_t *from, size_t bytes
     v->rows = (int8_t *)(v->scratch + scratch);
     v->group = -1;
     v->starts = (int32_t *)(void *)(end - 4 * (size_t)v->rows_at_once);
+    v->lengths = (uint32_t *)v->starts - v->rows_at_once;
     return 1;
 }
 
 /* The sums of `columns` columns of a group, in sums[row * step + column]. With `seen` their bits are looked at; those
- * that are made again are not stored then. */
-static void vnni_make(const task *t, vnni *v, int32_t group, int32_t column, int32_t columns, int32_t *sums,
-                      int32_t step, uint32_t *seen)
+ * that are made again are not stored then. With `rounding` whole sums of an update become values; whether they did. */
+static int vnni_make(const task *t, vnni *v, int32_t group, int32_t column, int32_t columns, int32_t *sums,
+                     int32_t step, uint32_t *seen, poetc_rounding *rounding)
 {
     const int32_t rows = t->p.rows, is_whole = rows <= v->rows_at_once && v->units <= v->units_at_once;
-    vnni_use use = {0, 0, 0, _mm512_setzero_si512(), _mm512_setzero_si512()};
+    const int32_t is_rounded = rounding && t->is_update && v->units <= v->units_at_once && t->terms <= SMALL_TERMS &&
+                               rounding->shift <= 30 && !t->requantized;
+    vnni_use use = {0};
     int32_t unit, row, done, i;
+    use.least = use.most = _mm512_setzero_si512();
+    if (is_rounded) {
+        use.rounding = rounding;
+        use.lanes = poetc_rounding_lanes_of(rounding->shift, rounding->most);
+        use.to_step = t->columns;
+    }
+    if (seen)
+        use.bits = poetc_bits_seen(*seen);
     for (unit = 0; unit < v->units; unit += v->units_at_once) {
         const int32_t units = least(v->units_at_once, v->units - unit), words = units * v->unit;
         const int32_t is_last = unit + units == v->units;
@@ -457,10 +452,26 @@ static void vnni_make(const task *t, vnni *v, int32_t group, int32_t column, int
             const int32_t some = least(v->columns_at_once, columns - done);
             if (t->is_update)
                 vnni_pixels(t, v, group, column + done, some, unit, units);
+            else if (v->form == VNNI_IN_PLACE)
+                vnni_whole_windows(t, v, group, column + done, some, unit, units);
             else
                 vnni_windows(t, v, group, column + done, some, unit, units);
+            if (v->form != VNNI_PACKED)
+                vnni_finish_columns(v, some, words);
             for (row = 0; row < rows; row += v->rows_at_once) {
                 const int32_t count = least(v->rows_at_once, rows - row);
+                if (v->form != VNNI_PACKED) {
+                    const int8_t *weights = v->rows;
+                    if (v->form == VNNI_INTERLEAVED)
+                        vnni_interleave(t, v, group, row, count, unit, units);
+                    else
+                        weights =
+                            t->weight + (size_t)(group * rows + row) * t->weight_row + (size_t)unit * v->unit_step;
+                    for (i = 0; i < count; i++)
+                        v->starts[i] = unit ? 0 : start_of(t, group * rows + row + i);
+                    vnni_direct(v, weights, count, some, units, sums + (size_t)row * (size_t)step + done, step, &use);
+                    continue;
+                }
                 if ((!done || rows > v->rows_at_once) && v->group != group) {
                     if (t->is_update)
                         vnni_errors(t, group, row, count, unit, units, v->rows);
@@ -469,7 +480,11 @@ static void vnni_make(const task *t, vnni *v, int32_t group, int32_t column, int
                     vnni_finish_rows(v->rows, count, words, v->starts);
                     for (i = 0; !unit && i < count; i++)
                         v->starts[i] += start_of(t, group * rows + row + i);
+                    for (i = 0; !use.is_stored && i < round_up(count, VNNI_ROWS); i++)
+                        v->lengths[i] = vnni_row_length(v->rows + (size_t)i * (size_t)words * 4, 4 * words);
                 }
+                if (is_rounded)
+                    use.to = t->result + (size_t)(group * rows + row) * (size_t)t->columns + column + done;
                 vnni_products(v, count, some, words, sums + (size_t)row * (size_t)step + done, step, &use);
             }
             if (is_whole)
@@ -479,6 +494,7 @@ static void vnni_make(const task *t, vnni *v, int32_t group, int32_t column, int
     if (seen)
         *seen |=
             poetc_bits_below(_mm512_reduce_min_epi32(use.least)) | poetc_bits_below(_mm512_reduce_max_epi32(use.most));
+    return is_rounded;
 }
 
 #endif
