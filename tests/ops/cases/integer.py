@@ -40,12 +40,17 @@ CONVOLUTIONS: list[tuple[Shape, Shape, Shape, dict[str, Attribute]]] = [
     ((2, 70, 5, 4), (66, 70, 3, 3), (2, 66, 5, 4), {"pads": (1, 1, 1, 1)}),  # sums in parts
     ((2, 5, 9, 1), (6, 5, 3, 1), (2, 6, 7, 1), {"strides": (1, 2)}),  # a stride beyond the image
     ((1, 9, 7, 21), (13, 9, 3, 5), (1, 13, 7, 11), {"strides": (1, 2), "pads": (1, 2, 1, 2)}),
+    # Few pixels beside the weights, which AVX-512 then reads where they are, or interleaved.
+    ((1, 64, 4, 4), (72, 64, 3, 3), (1, 72, 4, 4), {"pads": (1, 1, 1, 1)}),
+    ((2, 24, 8, 8), (40, 24, 3, 3), (2, 40, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((1, 16, 16, 16), (8, 16, 3, 3), (1, 8, 8, 8), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((2, 32, 8, 8), (16, 16, 3, 3), (2, 16, 8, 8), {"pads": (1, 1, 1, 1), "group": 2}),
 ]
 
 
 def convolutions() -> list[Case]:
     found = []
-    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 7 * ROUNDINGS, strict=True):
+    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 9 * ROUNDINGS, strict=True):
         more: dict[str, Attribute] = {**attributes, "rounding": rounding}
         image, error = (values(*x), scale(-7)), (values(*y), scale(-9))
         weight, bias = (values(*w), exponent(-8)), (values(w[0]), exponent(-6))
@@ -99,6 +104,11 @@ def histories() -> list[Case]:
         found.append(
             Case("IntegerConvGradWeight", (image[0], error[0], RATE, history), {**more, "kernel": w[2:]}, note=note)
         )
+    for bits, left in ((14, 3), (16, 1), (22, 2), (9, 0)):  # of updates that AVX-512 makes twice
+        history, note = np.array([bits, left, 8, 5], np.int32), f"{bits},{left}, wide"
+        arrays = values(1, 64, 4, 4), values(1, 16, 4, 4), RATE, history
+        kernel: dict[str, Attribute] = {"pads": (1, 1, 1, 1), "rescale": "interval", "kernel": (3, 3)}
+        found.append(Case("IntegerConvGradWeight", arrays, kernel, note=note))
     for history, found_scale in (
         ([0, 0, 0, 0], [3, 0, 17, 10, 1, 7]),
         ([17, 3, 16, 5], [3, 9, 18, 11, 1, 7]),

@@ -383,6 +383,7 @@ static int vnni_fits(const task *t, int32_t columns, uint8_t *from, size_t bytes
         v->unit = (p->output_width + 3) / 4, v->units = p->batch * p->output_height;
         v->line = (p->output_width - 1) + ((p->kernel_w - 1) * p->dilation_w + p->stride_w) / p->stride_w + 4;
         v->line *= p->stride_w;
+        vnni_find_places(p, v);
     } else {
         v->unit = t->down.taps * t->right.taps, v->units = (t->planes_group + 3) / 4;
         vnni_reach(&t->right, 0, t->right.count - 1, &low, &high);

@@ -43,6 +43,9 @@ typedef struct {
     size_t row_step, unit_step;      /* from a row and a unit to the next, of all forms but packed rows */
     int32_t kernel;                  /* taps of the weights, of which a phase may have a part */
     int32_t offsets[VNNI_MOST_TAPS]; /* of the words of a unit, in bytes, of the two forms that are not packed */
+    int32_t is_small;                /* a register holds a plane; then the places of an update's taps */
+    uint8_t places[64 * VNNI_MOST_TAPS];
+    __mmask64 known[VNNI_MOST_TAPS];
     int32_t column_starts[VNNI_MOST_COLUMNS]; /* likewise: -128 times the sum of each packed column */
 } vnni;
 
@@ -173,6 +176,13 @@ static void vnni_interleave(const task *t, const vnni *v, int32_t group, int32_t
     places = _mm512_loadu_si512(order);
     w += (size_t)row * t->weight_row;
     for (u = 0; u < units; u++, w += 4 * t->weight_plane, to += v->unit_step) {
+        for (i = 0; u + 1 < units && i < bytes; i += 64) {
+            const int8_t *next = w + 4 * t->weight_plane + i;
+            _mm_prefetch((const char *)next, _MM_HINT_T0);
+            _mm_prefetch((const char *)(next + t->weight_plane), _MM_HINT_T0);
+            _mm_prefetch((const char *)(next + 2 * t->weight_plane), _MM_HINT_T0);
+            _mm_prefetch((const char *)(next + 3 * t->weight_plane), _MM_HINT_T0);
+        }
         for (i = 0; i + 16 <= bytes; i += 16)
             _mm512_storeu_si512(to + 4 * i, _mm512_permutexvar_epi8(places, four_planes(w + i, t->weight_plane, 4,
                                                                                         (__mmask16)0xffffu)));
@@ -356,56 +366,126 @@ static void vnni_finish_columns(vnni *v, int32_t count, int32_t words)
     }
 }
 
-/* Columns are taps of a channel: `units` lines of outputs from `unit` on. The lines of a plane that a tap reads go to
- * the scratch. Of a stride, numbers of one remainder lie beside each other there. */
+/* 16 columns of four words become four words of 16 columns. Column j is the number j % 4 * 4 + j / 4 before. */
+static void vnni_turn(uint8_t *p)
+{
+    const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+    const __m512i c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+    const __m512i e = _mm512_unpacklo_epi32(a, b), f = _mm512_unpackhi_epi32(a, b);
+    const __m512i g = _mm512_unpacklo_epi32(c, d), h = _mm512_unpackhi_epi32(c, d);
+    _mm512_storeu_si512(p, _mm512_unpacklo_epi64(e, g));
+    _mm512_storeu_si512(p + 64, _mm512_unpackhi_epi64(e, g));
+    _mm512_storeu_si512(p + 128, _mm512_unpacklo_epi64(f, h));
+    _mm512_storeu_si512(p + 192, _mm512_unpackhi_epi64(f, h));
+}
+
+/* Where the numbers of a tap lie, if a register holds a plane. */
+static void vnni_find_places(const product *p, vnni *v)
+{
+    const int32_t taps = p->kernel_h * p->kernel_w, pixels = p->output_height * p->output_width;
+    int32_t k, i;
+    v->is_small = p->height * p->width <= 64 && pixels <= 64 && pixels % 16 == 0 && p->output_width % 4 == 0 &&
+                  taps <= VNNI_MOST_TAPS;
+    for (k = 0; v->is_small && k < taps; k++) {
+        v->known[k] = 0;
+        for (i = 0; i < pixels; i++) {
+            const int32_t h = i / p->output_width * p->stride_h - p->pad_top + k / p->kernel_w * p->dilation_h;
+            const int32_t w = i % p->output_width * p->stride_w - p->pad_left + k % p->kernel_w * p->dilation_w;
+            const int32_t is_inside = h >= 0 && h < p->height && w >= 0 && w < p->width;
+            v->places[64 * k + i] = (uint8_t)(is_inside ? h * p->width + w : 0);
+            v->known[k] |= (__mmask64)is_inside << i;
+        }
+    }
+}
+
+/* The lines of a plane that taps read go to the scratch. Of a stride, numbers of one remainder lie beside each other.
+ */
+static void vnni_lines_of_plane(const product *p, const vnni *v, const int8_t *x, int32_t top, int32_t bottom)
+{
+    const int32_t stride = p->stride_w, part = v->line / stride;
+    /* Number w lies at (w + pad) / stride of its remainder, unless no tap reads as far. */
+    const int32_t known = least(p->width, part * stride - p->pad_left);
+    int32_t i, k, r;
+    for (i = top > 0 ? top : 0; i <= bottom && i < p->height; i++) {
+        const int8_t *line = x + (size_t)i * (size_t)p->width;
+        uint8_t *at = v->scratch + (i - top) * v->line;
+        if (stride == 1)
+            for (k = 0; k < known; k += 64) /* Pads follow, until the next line is stored. */
+                _mm512_storeu_si512(at + p->pad_left + k,
+                                    _mm512_xor_si512(_mm512_maskz_loadu_epi8(low_bits(known - k), line + k),
+                                                     _mm512_set1_epi8(-128)));
+        else
+            for (r = 0; r < stride; r++) {
+                const int32_t skipped = p->pad_left > r ? (p->pad_left - r + stride - 1) / stride : 0;
+                uint8_t *to = at + r * part + skipped;
+                for (k = skipped * stride + r - p->pad_left; k < known; k += stride)
+                    *to++ = (uint8_t)(line[k] ^ -128);
+            }
+    }
+}
+
+/* Columns are taps of a channel: `units` lines of outputs from `unit` on. */
 static void vnni_pixels(const task *t, const vnni *v, int32_t group, int32_t column, int32_t count, int32_t unit,
                         int32_t units)
 {
     const product *p = &t->p;
     const int32_t taps = p->kernel_h * p->kernel_w, inputs = p->channels / p->group, stride = p->stride_w;
     const int32_t words = units * v->unit, part = v->line / stride;
+    const int32_t is_small = v->is_small && unit % p->output_height == 0 && units % p->output_height == 0;
+    const int32_t is_turned = is_small || (words % 4 == 0 && (v->unit == 2 || v->unit % 4 == 0));
     const size_t plane = (size_t)p->height * (size_t)p->width;
-    int32_t done = 0;
+    const __m512i offset = _mm512_set1_epi8(-128);
+    int32_t done = 0, i, j, u, k;
     while (done < units) { /* an image at a time */
         const int32_t n = (unit + done) / p->output_height, first = (unit + done) % p->output_height;
-        const int32_t some = least(p->output_height - first, units - done);
+        const int32_t some = least(p->output_height - first, units - done), from_word = done * v->unit;
         const int32_t top = first * p->stride_h - p->pad_top;
         const int32_t bottom = (first + some - 1) * p->stride_h - p->pad_top + (p->kernel_h - 1) * p->dilation_h;
-        int32_t i, j, u, k, c = -1;
-        __builtin_memset(v->scratch, 128, (size_t)((bottom - top + 1) * v->line));
+        const int8_t *x = t->image + ((size_t)n * (size_t)p->channels + (size_t)(group * inputs)) * plane;
+        __m512i whole = offset;
+        int32_t c = -1;
+        if (!is_small)
+            __builtin_memset(v->scratch, 128, (size_t)((bottom - top + 1) * v->line));
         for (j = 0; j < count; j++) {
             const int32_t tap = (column + j) % taps, down = tap / p->kernel_w * p->dilation_h;
             const int32_t across = tap % p->kernel_w * p->dilation_w;
             const uint8_t *from = v->scratch + down * v->line + across % stride * part + across / stride;
-            uint8_t *to = v->columns + ((size_t)(j / VNNI_COLUMNS) * (size_t)words + (size_t)(done * v->unit)) * 64 +
-                          (size_t)(j % VNNI_COLUMNS) * 4;
+            const int32_t next_line = p->stride_h * v->line;
+            uint8_t *const block = v->columns + (size_t)(j / VNNI_COLUMNS) * (size_t)words * 64 +
+                                   (is_turned ? (j % 4 * 4 + j % VNNI_COLUMNS / 4) * 16 : j % VNNI_COLUMNS * 4);
+            uint8_t *to = block + (size_t)from_word * 64;
             if ((column + j) / taps != c) {
-                const int8_t *x = t->image;
                 c = (column + j) / taps;
-                x += ((size_t)n * (size_t)p->channels + (size_t)(group * inputs + c)) * plane;
-                for (i = top > 0 ? top : 0; i <= bottom && i < p->height; i++) {
-                    const int8_t *line = x + (size_t)i * (size_t)p->width;
-                    uint8_t *at = v->scratch + (i - top) * v->line;
-                    /* Number w lies at (w + pad) / stride of its remainder, unless no tap reads as far. */
-                    const int32_t known = least(p->width, part * stride - p->pad_left);
-                    if (stride == 1)
-                        for (k = 0; k < known; k += 64)
-                            /* Pads follow, until the next line is stored. */
-                            _mm512_storeu_si512(at + p->pad_left + k,
-                                                _mm512_xor_si512(_mm512_maskz_loadu_epi8(low_bits(known - k), line + k),
-                                                                 _mm512_set1_epi8(-128)));
-                    else
-                        for (k = 0; k < known; k++)
-                            at[(k + p->pad_left) % stride * part + (k + p->pad_left) / stride] =
-                                (uint8_t)(line[k] ^ -128);
-                }
+                if (is_small)
+                    whole = _mm512_xor_si512(_mm512_maskz_loadu_epi8(low_bits((int32_t)plane), x + (size_t)c * plane),
+                                             offset);
+                else
+                    vnni_lines_of_plane(p, v, x + (size_t)c * plane, top, bottom);
             }
-            for (u = 0; u < some; u++, from += p->stride_h * v->line)
-                for (k = 0; k < v->unit; k++, to += 64)
-                    __builtin_memcpy(to, from + 4 * k, 4);
+            if (is_small) {
+                const __m512i all = _mm512_mask_permutexvar_epi8(offset, v->known[tap],
+                                                                 _mm512_loadu_si512(v->places + 64 * tap), whole);
+                _mm_storeu_si128((__m128i *)(void *)to, _mm512_castsi512_si128(all));
+                for (k = 4; k < some * v->unit; k += 4)
+                    _mm_storeu_si128((__m128i *)(void *)(to + 64 * k), k == 4   ? _mm512_extracti32x4_epi32(all, 1)
+                                                                       : k == 8 ? _mm512_extracti32x4_epi32(all, 2)
+                                                                                : _mm512_extracti32x4_epi32(all, 3));
+            } else if (is_turned && v->unit == 2)
+                for (u = from_word; u < from_word + 2 * some; u += 2, from += next_line)
+                    __builtin_memcpy(block + u / 4 * 256 + u % 4 * 4, from, 8);
+            else if (is_turned)
+                for (u = 0; u < some; u++, from += next_line)
+                    for (k = 0; k < v->unit; k += 4, to += 256)
+                        __builtin_memcpy(to, from + 4 * k, 16);
+            else
+                for (u = 0; u < some; u++, from += next_line)
+                    for (k = 0; k < v->unit; k++, to += 64)
+                        __builtin_memcpy(to, from + 4 * k, 4);
         }
         done += some;
     }
+    for (i = 0; is_turned && i < (count + VNNI_COLUMNS - 1) / VNNI_COLUMNS * words; i += 4)
+        vnni_turn(v->columns + (size_t)i * 64);
 }
 
 #endif
