@@ -39,13 +39,15 @@ class SolverInfo:
 class Event:
     """A progress report: the best objective and bound so far (pJ or ns), and the stage that the solver is in.
 
-    `schedule`: makes the schedule that costs `objective`, where the solver has it at hand.
+    `schedule`: makes the schedule that costs `objective`, where the solver has it at hand. `order`: the names of the
+    operators in the order of first executions that bound and schedule are about; (): any order.
     """
 
     stage: str
     objective: int | None
     bound: int
     schedule: Callable[[], Schedule] | None = None
+    order: tuple[str, ...] = ()
 
 
 ENGINE_NAME = "poetc"  # the name of this project's own solver

@@ -156,7 +156,7 @@ class SolveRequest:
             solver=self.solver,
             reductions=reductions(self.state_mode, micro_batches, updates, offers, ways, streams),
             progress=progress,
-            best=BestSoFar(log=self.events),
+            best=BestSoFar(log=self.events or SearchLog()),
         )
 
 

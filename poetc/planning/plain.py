@@ -119,7 +119,7 @@ class _PlainSolve:
         self.keeping_s += time.monotonic() - started
         if ram_bytes(problem, packing[1]) <= problem.budget_bytes and packing[0].proof.objective < known:
             self.incumbent = packing
-            planner.best.keep(problem, packing[0].proof.objective, planner.chosen)
+            planner.best.keep(problem, packing[0].proof.objective, planner.chosen, order_of(problem, packing[0]))
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
@@ -135,7 +135,8 @@ class _PlainSolve:
     def _packed(self, first: Schedule) -> tuple[Schedule, MemoryPlan] | None:
         """`first`, or a schedule for less RAM instead, packed into the budget; None if nothing packs."""
         problem, proof = self.problem, first.proof
-        self._report(solvers.Event(stage="packing", objective=proof.objective, bound=proof.bound))
+        cost, bound, named = proof.objective, proof.bound, order_of(problem, first)
+        self._report(solvers.Event(stage="packing", objective=cost, bound=bound, order=named))
         # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
         pack_until = time.monotonic() + PLAIN.pack_share * self.limit_s
         if self.planner.solve_share == PLAIN.solve_share:
@@ -153,7 +154,8 @@ class _PlainSolve:
                         f"packed with {format_count(len(moves), 'move')} of {format_bytes(sum(moves))} within RAM"
                     )
                 if not self.planner.relaxed:
-                    self.planner.best.keep(problem, solved.proof.objective, self.planner.chosen)
+                    cost, named = solved.proof.objective, order_of(problem, solved)
+                    self.planner.best.keep(problem, cost, self.planner.chosen, named)
                 return _relabelled(problem, solved, first), plan
             self.planner.best.drop(problem)
             remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
@@ -236,6 +238,11 @@ class _PlainSolve:
             f"{advice(problem, smallest)}",
             details=details(problem, smallest),
         )
+
+
+def order_of(problem: Problem, schedule: Schedule) -> tuple[str, ...]:
+    """The names of the operators in the order of their first executions."""
+    return tuple(problem.operators[v].name for v in first_executions(schedule.actions))
 
 
 def effort_of(options: SolveOptions) -> float:

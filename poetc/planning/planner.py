@@ -114,6 +114,8 @@ class Planner:
         """
         covers = self.relaxed | {"state"} if any_state else self.relaxed
         seen = self.best.observe(problem, event, is_real=not self.relaxed, covers=covers, chosen=self.chosen)
+        if seen.is_about_others:
+            self.progress("the bound is now about another order of operators, or other choices")
         self.progress(progress_line(problem, seen))
 
     def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> tuple[Schedule, MemoryPlan] | None:
@@ -127,7 +129,7 @@ class Planner:
         first, plan = packed(problem, first, until, until)
         if ram_bytes(problem, plan) > problem.budget_bytes:
             return None
-        self.best.keep(problem, first.proof.objective, self.chosen)
+        self.best.keep(problem, first.proof.objective, self.chosen, plain.order_of(problem, first))
         return first, plan
 
     def solve(self, problem: Problem) -> Solution:

@@ -49,10 +49,12 @@ def stage_words(stage: str) -> str:
 class Seen(solvers.Event):
     """An event beside all searches. Its objective is that of a schedule that packs.
 
-    `unpacked`: of a cheaper one that nobody has packed yet.
+    `unpacked`: of a cheaper one that nobody has packed yet. `is_about_others`: the bound is about other schedules than
+    the one before, and less.
     """
 
     unpacked: int | None = None
+    is_about_others: bool = False
 
 
 def progress_line(problem: Problem, event: solvers.Event) -> str:
@@ -78,6 +80,7 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
 # The options that a search takes as given, by the names of their choices. Only choices whose options bounds may name.
 Chosen = frozenset[tuple[str, Any]]
 NOTHING_CHOSEN: Chosen = frozenset()
+ORDER = "order"  # among the options: the order of first executions that a bound or a schedule is about
 UNKNOWN = "unknown"  # an option that the best schedule will suggest
 
 
@@ -93,7 +96,8 @@ class Choice(Protocol):
 class BestSoFar:
     """The least objective of all searches of one planner, by budget: a later search may begin with a worse schedule.
 
-    The best schedule is one that packs, as soon as there is one.
+    The best schedule is one that packs, as soon as there is one. The bound is about the order and the options of the
+    cheapest one, packed or not, and of searches that are announced. So it falls only where these become others.
     """
 
     bounds: dict[tuple[str, int], dict[Chosen, int]] = field(default_factory=dict)  # the best, by the options
@@ -106,7 +110,7 @@ class BestSoFar:
     expected: dict[tuple[str, int], dict[Chosen, bool]] = field(default_factory=dict)
     # A choice that is open, and the bound for all of its options that one for the option at hand proves.
     carry: tuple[str, Callable[[int, Mapping[str, Any]], int]] | None = None
-    log: SearchLog | None = None
+    log: SearchLog = field(default_factory=SearchLog)
     is_late: bool = False  # the clock has ended a search
 
     def begin(self, problem: Problem, reductions: Sequence[Choice], least_cost: Callable[[Problem], int]) -> None:
@@ -152,19 +156,20 @@ class BestSoFar:
         """
         key = _key(problem)
         own = frozenset((name, option) for name, option in chosen.items() if name not in covers)
+        order = frozenset({(ORDER, event.order)} if event.order else ())
         bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
         left, proven = self.choices.get(key, frozenset()) - covers - {name for name, _ in own}, event.bound
         if self.carry is not None and left == {self.carry[0]}:
             left, proven = frozenset(), self.carry[1](proven, chosen)
         if not left:
-            bounds[own] = max(proven, bounds.get(own, 0))
+            bounds[own | order] = max(proven, bounds.get(own | order, 0))
         if event.objective is not None and is_real:
-            options = frozenset(chosen.items())
+            options = frozenset(chosen.items()) | order
             known = self.searched.get(key, (math.inf, options))
             if event.objective < known[0] or (event.objective == known[0] and options > known[1]):
                 self.searched[key] = event.objective, options
-        best, options = self._best(key)
-        least = min(best, self.searched[key][0] if key in self.searched else best)  # bounds may be about another order
+        best = self._best(key)[0]
+        least, options = min(self._best(key), self.searched.get(key, self._best(key)), key=lambda known: known[0])
         at_hand, expected = frozenset(chosen.items()), self.expected.get(key, {})
         begun = {other for other in expected if other <= at_hand}
         expected.update(dict.fromkeys(begun, True))
@@ -174,16 +179,15 @@ class BestSoFar:
         bound = event.bound if event.bound > best else known_bound
         packed, scheduled = (known[key][0] if key in known else None for known in (self.packed, self.searched))
         unpacked = scheduled if scheduled is not None and (packed is None or scheduled < packed) else None
-        if self.log is not None:
-            self.log.take(stage_words(event.stage), packed, int(known_bound), event.bound, unpacked)
-        return Seen(stage=event.stage, objective=packed, bound=int(bound), unpacked=unpacked)
+        falls = self.log.take(stage_words(event.stage), packed, int(known_bound), event.bound, unpacked)
+        return Seen(stage=event.stage, objective=packed, bound=int(bound), unpacked=unpacked, is_about_others=falls)
 
-    def keep(self, problem: Problem, objective: int, chosen: Mapping[str, Any]) -> None:
-        """Take up a schedule that packs."""
+    def keep(self, problem: Problem, objective: int, chosen: Mapping[str, Any], order: tuple[str, ...] = ()) -> None:
+        """Take up a schedule that packs. `order`: of its operators, by name."""
         key = _key(problem)
         known = self.packed.get(key)
         if known is None or objective < known[0]:
-            self.packed[key] = objective, frozenset(chosen.items())
+            self.packed[key] = objective, frozenset(chosen.items()) | ({(ORDER, order)} if order else set())
 
     def packed_cost(self, problem: Problem) -> float:
         """The objective of the best schedule that packs."""
@@ -203,8 +207,10 @@ class BestSoFar:
 
 
 def _bound_of(bounds: Mapping[Chosen, int], options: Chosen) -> int:
-    """The best bound for schedules with these options."""
-    return max(bound for own, bound in bounds.items() if own <= options)
+    """The best bound for schedules with these options: in their order, or the best of any order where none is named."""
+    if any(name == ORDER for name, _ in options):
+        return max(bound for own, bound in bounds.items() if own <= options)
+    return max(bound for own, bound in bounds.items() if {(n, o) for n, o in own if n != ORDER} <= options)
 
 
 def _key(problem: Problem) -> tuple[str, int]:

@@ -16,10 +16,9 @@ class Row:
     """An event. Costs are in pJ, or in ns where time is the objective.
 
     `best`: of the cheapest schedule so far that packs; None: there is none. `unpacked`: of a cheaper one that is not
-    packed yet; None: there is none. `bound`: no schedule costs less of those with the choices of
-    the best one, or of a search that is announced. It is about the order in which it was proven: a cheaper schedule in
-    another one takes it down to its own cost. `bound_here`: the same for the choices that the search at hand has
-    made. `gap`: of `best` and `bound`.
+    packed yet; None: there is none. `bound`: nothing with the order and the choices of the cheapest one
+    costs less, nor with the choices of a search that is announced. `scope` counts these sets of schedules: the bound
+    never falls within one. `bound_here`: the bound of the search at hand. `gap`: of `best` and `bound`.
     """
 
     seconds: float
@@ -29,6 +28,7 @@ class Row:
     bound: int
     bound_here: int
     gap: float | None
+    scope: int = 1
 
 
 class SearchLog:
@@ -36,23 +36,34 @@ class SearchLog:
 
     def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows: list[Row] = []
+        self._last: Row | None = None
         self._file, self._clock, self._started = file, clock, clock()
 
-    def take(self, stage: str, best: int | None, bound: int, bound_here: int, unpacked: int | None = None) -> None:
-        """Note an event, unless it says nothing new."""
+    def take(self, stage: str, best: int | None, bound: int, bound_here: int, unpacked: int | None = None) -> bool:
+        """Note an event, unless it says nothing new. Returns whether its bound is about other schedules than before."""
         gap = None if best is None else max(0.0, 1 - bound / best) if best else 0.0
-        last = self.rows[-1] if self.rows else None
+        last = self._last
         seconds = round(self._clock() - self._started, 3)
+        falls = last is not None and bound < last.bound
         row = Row(
-            seconds=seconds, stage=stage, best=best, unpacked=unpacked, bound=bound, bound_here=bound_here, gap=gap
+            seconds=seconds,
+            stage=stage,
+            best=best,
+            unpacked=unpacked,
+            bound=bound,
+            bound_here=bound_here,
+            gap=gap,
+            scope=1 if last is None else last.scope + falls,
         )
         if last is not None and replace(last, seconds=seconds) == row:
-            return
+            return False
+        self._last = row
         if len(self.rows) < MOST_ROWS or stage == END:
             self.rows.append(row)
         if self._file is not None:
             self._file.write(json.dumps(asdict(row)) + "\n")
             self._file.flush()
+        return falls
 
 
 END = "end"  # the stage of the last row, which has the cost and the bound of the answer

@@ -262,7 +262,8 @@ class _OpenPlacement:
         raise self._nothing_found(search, errors)
 
     def _report(self, event: solvers.Event) -> None:
-        self.planner.report(self.problem, event, any_state=True)
+        order = in_order(self.problem, self.order).order
+        self.planner.report(self.problem, replace(event, order=order), any_state=True)
 
     def _search(self) -> solvers.PlacementSearch:
         """The search for a placement: a new one under the best order, or that of an earlier solve."""

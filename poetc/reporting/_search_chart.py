@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -25,11 +26,18 @@ def chart(rows: Sequence[Mapping[str, Any]], objective: Objective) -> str:
     margin = max(1.0, _MARGIN * (most - least))
     low, span = least - margin, most - least + 2 * margin
 
-    def path(points: Sequence[tuple[float, int]]) -> str:
+    def path(points: Sequence[tuple[float, int]], until_s: float) -> str:
         """A step curve: a value holds until the next one."""
         at = [(round(s * _WIDTH / end_s), round(_HEIGHT * (1 - (v - low) / span))) for s, v in points]
-        return f"M{at[0][0]} {at[0][1]}" + "".join(f"H{x}V{y}" for x, y in at[1:]) + f"H{_WIDTH}"
+        return (
+            f"M{at[0][0]} {at[0][1]}" + "".join(f"H{x}V{y}" for x, y in at[1:]) + f"H{round(until_s * _WIDTH / end_s)}"
+        )
 
+    # The bounds of each scope are a curve of their own.
+    scopes = itertools.groupby((r for r in rows if r["bound"] > 0), key=lambda r: r.get("scope", 1))
+    parts = [[(float(r["seconds"]), int(r["bound"])) for r in part] for _, part in scopes]
+    ends = [*(part[0][0] for part in parts[1:]), end_s]
+    proven_path = "".join(path(part, until) for part, until in zip(parts, ends, strict=True))
     best, bound = bests[-1][1], bounds[-1][1]
     gap = max(0.0, 1 - bound / best) if best else 0.0
     first, last, rising, proven = (format_cost(objective, c) for c in (bests[0][1], best, bounds[0][1], bound))
@@ -38,7 +46,7 @@ def chart(rows: Sequence[Mapping[str, Any]], objective: Objective) -> str:
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-labelledby="search-title '
         f'search-desc"><title id="search-title">Best schedule and bound over time</title>'
         f'<desc id="search-desc">{escape(said)}</desc>'
-        f'<path class="search-best" d="{path(bests)}"/><path class="search-bound" d="{path(bounds)}"/></svg>'
+        f'<path class="search-best" d="{path(bests, end_s)}"/><path class="search-bound" d="{proven_path}"/></svg>'
     )
     axis = f'<div class="x-axis"><span style="left:0">0 s</span><span class="last">{end_s:.1f} s</span></div>'
     entries = legend((("search-best", "best schedule"), ("search-bound", "bound")))

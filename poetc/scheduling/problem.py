@@ -216,6 +216,11 @@ class Problem:
         return frozenset(t for o in self.operators for t in o.writes_store)
 
     @property
+    def order(self) -> tuple[str, ...]:
+        """The names of the operators in the problem's order."""
+        return tuple(op.name for op in self.operators)
+
+    @property
     def compute_once_pj(self) -> int:
         return sum(o.energy_pj for o in self.operators)
 

@@ -225,11 +225,12 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 
     def report(event: Event) -> None:
         if progress is not None:
-            if event.objective is None or event.objective > least:
-                event = replace(event, objective=least, schedule=None)
+            if event.objective is not None and event.objective > least:
+                event = replace(event, objective=None, schedule=None)  # the cheaper one may have another order
             progress(event)
 
-    report(Event(stage="at once", objective=least, bound=first.proof.bound, schedule=lambda: first))
+    bound = first.proof.bound
+    report(Event(stage="at once", objective=least, bound=bound, schedule=lambda: first, order=problem.order))
     left_s = max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started))
     try:
         schedule = _solve_any_order(problem, replace(options, time_limit_s=left_s), report, race.incumbent)

@@ -76,7 +76,8 @@ class Solving:
         self.log.append(text)
         if self.progress is not None:
             schedule = None if incumbent is None else self.race.schedule
-            self.progress(Event(stage=stage, objective=cost, bound=int(self.bound), schedule=schedule))
+            bound = int(self.bound)
+            self.progress(Event(stage=stage, objective=cost, bound=bound, schedule=schedule, order=self.problem.order))
 
     def raise_bound(self, relaxation: Relaxation, name: str) -> None:
         if relaxation.infeasible:

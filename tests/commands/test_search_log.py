@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,9 @@ from poetc.commands.solve import solve
 from poetc.errors import UsageError
 from poetc.planning import Planner, plain
 from poetc.planning.search_log import SearchLog
+from poetc.reporting._search_chart import chart
 from poetc.scheduling import MemoryPlan, Problem, Schedule, Status
+from poetc.scheduling.objective import Objective
 from poetc.scheduling.schedule import SolveOptions
 from tests.support.streamed import dense
 
@@ -99,3 +101,12 @@ def test_time_that_is_gone_before_the_search_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr(solve_command, "read_problem", read)
     (note,) = (note for note in solve(request()).summary["notes"] if "into reading the model" in note)
     assert note.startswith("4 s of --time-limit went into reading")
+
+
+def test_the_bounds_of_each_scope_are_a_curve_of_their_own() -> None:
+    log = SearchLog(clock=iter(range(9)).__next__)
+    took = [log.take("race", 10, bound, bound) for bound in (4, 6, 3, 5)]
+    assert took == [False, False, True, False] and [row.scope for row in log.rows] == [1, 1, 2, 2]
+    drawn = chart([asdict(row) for row in log.rows], Objective.ENERGY)
+    curve = drawn.split('class="search-bound" d="')[1].partition('"')[0]
+    assert curve.count("M") == 2 and curve.count("V") == 2, "the fall from 6 to 3 is no line"

@@ -121,17 +121,22 @@ def test_no_bound_is_shown_that_a_search_to_come_may_cross() -> None:
     assert bound(99, 80, (2,)) == 40
 
 
-def test_a_cheaper_schedule_in_another_order_takes_the_bound_down() -> None:
-    """Proven for one order, 100 is no bound for the other one; a gap below zero would be shown."""
+def test_a_cheaper_schedule_in_another_order_brings_the_bound_of_that_order() -> None:
+    """Proven for one order, 100 is no bound for the other one. The log says that the bound is about another scope."""
     problem = with_budget(training_problem(Random(1), 2), 0.6)
-    best = BestSoFar(log=SearchLog())
+    best = BestSoFar()
     best.begin(problem, [], lambda _: 10)
-    assert best.observe(problem, Event(stage="", objective=100, bound=100)).bound == 100
-    best.keep(problem, 100, {})
-    assert best.observe(problem, Event(stage="", objective=90, bound=80)).bound == 90
-    best.keep(problem, 90, {})
-    assert best.observe(problem, Event(stage="", objective=90, bound=85)).bound == 90
-    assert best.log is not None and [row.bound for row in best.log.rows] == [100, 90, 90]
+
+    def bound(objective: int | None, own: int, order: tuple[str, ...]) -> int:
+        return best.observe(problem, Event(stage="", objective=objective, bound=own, order=order)).bound
+
+    first, second = ("a", "b"), ("b", "a")
+    assert [bound(100, 90, first), bound(100, 100, first)] == [90, 100]
+    best.keep(problem, 100, {}, first)
+    assert best.observe(problem, Event(stage="", objective=90, bound=80, order=second)).is_about_others
+    best.keep(problem, 90, {}, second)
+    assert [bound(90, 85, second), bound(None, 88, first), bound(95, 70, second)] == [85, 85, 85]
+    assert [(row.scope, row.bound) for row in best.log.rows] == [(1, 90), (1, 100), (2, 80), (2, 85), (2, 85), (2, 85)]
 
 
 def test_the_best_schedule_is_one_that_packs() -> None:
