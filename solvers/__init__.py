@@ -19,7 +19,7 @@ from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.placement.kernel import kernel_of_fullest
 from poetc.solvers.poetc.placement.phases import phased_bound
-from poetc.solvers.poetc.placement.search import PlacementSearch
+from poetc.solvers.poetc.placement.search import PlacementSearch, bound_of_any_placement
 from poetc.solvers.poetc.search.race import at_once
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
 from poetc.solvers.poetc.work import Work
@@ -42,6 +42,7 @@ __all__ = [
     "at_once",
     "available",
     "best_order",
+    "bound_of_any_placement",
     "cheapest_order",
     "critical_path_ns",
     "info",

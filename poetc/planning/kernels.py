@@ -234,7 +234,9 @@ class _OpenKernels:
             work_limit_s=share * options.work_limit_s,
             fixed_order=options.fixed_order or fixed_order,
         )
-        part = replace(part, relaxed=part.relaxed | {Kernels.name} if relaxed else part.relaxed)
+        if relaxed:
+            real_cost = None if part.relaxed else self._real_cost
+            part = replace(part, relaxed=part.relaxed | {Kernels.name}, real_cost=real_cost)
         part = part.with_warm_start(to_beat=None if to_beat == math.inf else int(to_beat))
         try:
             return part.knowing(self.smallest_ram.without_schedule(problem)).solve(problem), None
@@ -252,11 +254,24 @@ class _OpenKernels:
     def _realised(self, solution: Solution) -> Solution | None:
         """With the fastest kernels that it has room for; None if that is too late."""
         realised = self.reduction.realise(self.problem, solution, self.planner.stop_at)
+        return None if self._is_late(realised) else realised
+
+    def _is_late(self, solution: Solution) -> bool:
         deadline_ns = self.problem.deadline_ns
         if deadline_ns is None:
-            return realised
-        late = verify(replace(realised.problem, deadline_ns=None), realised.schedule).time_ns > deadline_ns
-        return None if late else realised
+            return False
+        return verify(replace(solution.problem, deadline_ns=None), solution.schedule).time_ns > deadline_ns
+
+    def _real_cost(self, relaxed: Solution) -> int | None:
+        """The cost of a packed schedule of the relaxed problem with the fastest kernels that it has room for.
+
+        The placement of state is made, and perhaps another order.
+        """
+        operators = {op.name: op for op in self.problem.operators}
+        problem = replace(relaxed.problem, operators=tuple(operators[op.name] for op in relaxed.problem.operators))
+        realised = _with_faster_kernels(problem, relaxed, 0.0)
+        fits = ram_bytes(problem, realised.plan) <= problem.budget_bytes
+        return realised.cost if fits and not self._is_late(realised) else None
 
     def _closed(self, first: Solution, best: Solution) -> bool:
         tolerance = max(solvers.ROUNDING, self.planner.options.gap) * best.cost

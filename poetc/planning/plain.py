@@ -108,7 +108,7 @@ class _PlainSolve:
     def _keep(self, event: solvers.Event) -> None:
         """Pack a schedule that is better by far than those that packed: with little work, then with moves."""
         planner, problem = self.planner, self.problem
-        if event.schedule is None or event.objective is None or planner.relaxed or self.options.is_quick:
+        if event.schedule is None or event.objective is None or not planner.is_real or self.options.is_quick:
             return
         known = math.inf if self.incumbent is None else self.incumbent[0].proof.objective
         known = min(known, planner.best.packed_cost(problem))
@@ -119,7 +119,7 @@ class _PlainSolve:
         self.keeping_s += time.monotonic() - started
         if ram_bytes(problem, packing[1]) <= problem.budget_bytes and packing[0].proof.objective < known:
             self.incumbent = packing
-            planner.best.keep(problem, packing[0].proof.objective, planner.chosen, order_of(problem, packing[0]))
+            planner.keep(problem, *packing)
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
@@ -153,9 +153,7 @@ class _PlainSolve:
                     self.progress(
                         f"packed with {format_count(len(moves), 'move')} of {format_bytes(sum(moves))} within RAM"
                     )
-                if not self.planner.relaxed:
-                    cost, named = solved.proof.objective, order_of(problem, solved)
-                    self.planner.best.keep(problem, cost, self.planner.chosen, named)
+                self.planner.keep(problem, solved, plan)
                 return _relabelled(problem, solved, first), plan
             self.planner.best.drop(problem)
             remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -38,8 +38,9 @@ class Planner:
     for the least RAM, used where nothing fits. `warm_start`: knowledge that the engine begins with. `solve_share`: of
     the time, for the first solve of a plain problem; the rest is for packing. `best`: shared by all planners made from
     this one. `relaxed`: the names of choices that are relaxed. Objectives of schedules are then none of the problem's,
-    and bounds hold for each such choice. `chosen`: the options that were taken on the way here, by their choice, of
-    choices whose options bounds may name.
+    and bounds hold for each such choice. `real_cost`: that of a packed schedule with real options instead of relaxed
+    ones; None where none fits. `chosen`: the options that were taken on the way here, by their choice, of choices whose
+    options bounds may name.
     """
 
     options: SolveOptions
@@ -51,6 +52,7 @@ class Planner:
     solve_share: float = PLAIN.solve_share
     best: BestSoFar = field(default_factory=BestSoFar)
     relaxed: frozenset[str] = frozenset()
+    real_cost: Callable[[Solution], int | None] | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
 
@@ -120,7 +122,7 @@ class Planner:
 
     def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> tuple[Schedule, MemoryPlan] | None:
         """Take up `schedule`, or the first one found, as the best so far, if nothing is known and it packs at once."""
-        if self.relaxed or self.options.is_quick or self.solver != plain.ENGINE or self.best.has_packed(problem):
+        if not self.is_real or self.options.is_quick or self.solver != plain.ENGINE or self.best.has_packed(problem):
             return None
         first = solvers.at_once(problem, self.options) if schedule is None else schedule
         if first is None:
@@ -129,8 +131,22 @@ class Planner:
         first, plan = packed(problem, first, until, until)
         if ram_bytes(problem, plan) > problem.budget_bytes:
             return None
-        self.best.keep(problem, first.proof.objective, self.chosen, plain.order_of(problem, first))
+        self.keep(problem, first, plan)
         return first, plan
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the cost of a real schedule is known for each that is found."""
+        return not self.relaxed or self.real_cost is not None
+
+    def keep(self, problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
+        """Take up a schedule that packs, or the real one for it, as the best so far, if it is."""
+        cost: int | None = schedule.proof.objective
+        if self.relaxed:
+            solution = Solution(problem=problem, schedule=schedule, plan=plan)
+            cost = None if self.real_cost is None else self.real_cost(solution)
+        if cost is not None:
+            self.best.keep(problem, cost, self.chosen, plain.order_of(problem, schedule))
 
     def solve(self, problem: Problem) -> Solution:
         """The cheapest solution found whose packed arena fits the budget.

@@ -7,6 +7,7 @@ to no time, and its bound is carried over to their prices. A way that cannot be 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -16,14 +17,15 @@ from poetc import solvers
 from poetc.devices.units import format_cost
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
-from poetc.planning.kernels import fastest
+from poetc.planning.kernels import KERNELS, fastest
+from poetc.planning.order import in_order
 from poetc.planning.overlap import expected_cost, expected_transfer_ns
 from poetc.planning.planner import Planner, Reduction
-from poetc.planning.processors import on_several
+from poetc.planning.processors import on_several, transfers_ns
 from poetc.planning.repricing import carried_bound
 from poetc.planning.saved import Saved
 from poetc.planning.settings import KERNEL, WAYS
-from poetc.planning.solution import OptionResult, Solution, least_cost
+from poetc.planning.solution import OptionResult, Solution, bound_holds, least_cost
 from poetc.planning.state import everything_on_store
 from poetc.planning.streaming import Streaming, without_streams
 from poetc.scheduling import (
@@ -66,6 +68,7 @@ class CoreUsage(Reduction[int]):
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
         self.barred: set[int] = set()  # ways in which no schedule fits
         self.by_phases: dict[object, int] = {}  # by way and streamed operands
+        self.in_order: dict[object, int] = {}  # bounds by way, order and streamed operands
 
     def is_open(self, problem: Problem) -> bool:
         return bool(self._set(problem))
@@ -335,6 +338,8 @@ class CoreUsage(Reduction[int]):
         if streams is not None or self.option(best) == SIDE_BY_SIDE:
             # Bounds of other ways may be about its own streamed operands alone; side by side there are none.
             scopes.append(best.proof.scope.with_choice(Streaming.name, streams or ()))
+        # The steps of one way may be cheapest in another, about which nothing was proven.
+        scopes += [known.proof.scope for known in self.solved.values() if bound_holds(known, best)]
         by_scope = {
             scope: {way: self._least(problem, way, scope, planner) for way in open_} for scope in dict.fromkeys(scopes)
         }
@@ -364,7 +369,36 @@ class CoreUsage(Reduction[int]):
                 for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
                     pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
+                if scope is None or scope.order == proof.scope.order:
+                    least = max(least, self._in_order(way, pair[1], known, planner))
         return max(least, self._by_phases(way, asked, scope, planner))
+
+    def _in_order(self, way: int, asked: Problem, known: Solution, planner: Planner) -> int:
+        """The bound for operators side by side under the order of `known`, with any kernels and placement of state.
+
+        Idle energy as a price of work and transfers, or for the critical path alone, makes it a plain problem. 0 for
+        other ways, and where nothing is known.
+        """
+        order = known.proof.scope.order
+        if not asked.processors or asked.paging is not Paging.SYNC or not isinstance(order, tuple):
+            return 0
+        key = way, order, Streaming.option(known)
+        if key not in self.in_order:
+            share, options, bounds = WAYS.in_order_share, planner.options, [0]
+            plain, shifted = (
+                relaxed(asked, transfers_ns(known.problem, known.schedule.actions)).problem,
+                above_idle(asked),
+            )
+            priced = [] if plain is None else [(plain, 0, share * options.work_limit_s)]
+            priced += [] if shifted is None else [(*shifted, 0.0)]  # without idle energy large tensors prove little
+            for at_prices, idle, work_s in priced:
+                ordered = in_order(KERNELS.relax(replace(at_prices, deadline_ns=None)), order)
+                stop_at = time.monotonic() + share * options.time_limit_s
+                cutoff = max(0, known.cost - idle)
+                bound = solvers.bound_of_any_placement(ordered, cutoff, work_s=work_s, stop_at=stop_at)
+                bounds.append(idle + bound)
+            self.in_order[key] = max(bounds)
+        return self.in_order[key]
 
     def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner) -> int:
         """A way's bound from the parts of a step around one operator; 0 where none is known.

@@ -22,6 +22,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.large import bound_of_large
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
+from poetc.solvers.poetc.placement.search import bound_of_any_placement
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 from tests.support.ram import order_free_bound_bytes
@@ -132,6 +133,10 @@ def invalid_bounds(seed: int) -> list[str] | None:
         bound = bound_of_large(problem, math.inf, chains=chains).bound
         if bound > anywhere:
             wrong.append(f"seed {seed}, large tensors, any placement: {bound} > {anywhere}")
+        for cutoff in (anywhere, 2 * anywhere):
+            least = bound_of_any_placement(problem, cutoff, work_s=1.0, stop_at=math.inf)
+            if least > anywhere:
+                wrong.append(f"seed {seed}, cut and large tensors below {cutoff}: {least} > {anywhere}")
     for cuts in [[v] for v in range(n)] + [sorted(cuts) for cuts in several]:
         if anywhere is not None:
             relaxation = OpenPlacement(opened, cuts, chains, between=True).solve(time_limit_s=60)

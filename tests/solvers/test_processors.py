@@ -45,10 +45,11 @@ from poetc.scheduling import (
     verify_parts,
     verify_plan,
 )
-from poetc.scheduling.scope import ANY, Scope
+from poetc.scheduling.scope import ANY, Option, Scope
 from poetc.solvers import solve
 from poetc.solvers.highs import Mip
 from poetc.solvers.processors import (
+    above_idle,
     can_search,
     one_at_a_time,
     placed,
@@ -258,6 +259,12 @@ def compare(seed: int) -> None:
         plain = optimum(replace(bound.problem, budget_bytes=tight.budget_bytes), fixed_order=False)
         assert plain is not None
         assert plain.cost <= within
+    shifted = above_idle(problem)
+    if shifted is not None and within is not None:
+        above, idle = shifted
+        plain = optimum(replace(above, budget_bytes=tight.budget_bytes, deadline_ns=None), fixed_order=False)
+        assert plain is not None
+        assert plain.cost + idle <= within
     fitting = side_by_side(tight, actions, placement)
     assert fitting is not None
 
@@ -443,8 +450,11 @@ def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.
     least = relaxed(beside).least
     assert least < 70 == side.cost
 
-    def bound_with(scope: Scope) -> int:
-        """Of `plain`, priced at 66 ns with a bound for everything, where the other way's bound of 70 has this scope."""
+    def bound_with(scope: Scope) -> tuple[int, Option]:
+        """Of `plain`, priced at 66 ns with a bound for everything, where the other way's bound of 70 has this scope.
+
+        The bound for both ways, and the order that it is about.
+        """
         ways = CoreUsage([{0: alone, 1: beside, 2: threads}])
 
         def cheapest(problem: Problem, planner: Planner) -> Solution:
@@ -454,10 +464,12 @@ def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.
             return ways.solved[2]
 
         monkeypatch.setattr(ways, "_cheapest", cheapest)
-        return ways.solve(alone, planner()).proof.bound
+        proof = ways.solve(alone, planner()).proof
+        return proof.bound, proof.scope.order
 
-    assert bound_with(everything()) == 66
-    assert bound_with(replace(everything(), order=(0, 1, 2))) == least
+    assert bound_with(everything()) == (66, ANY)
+    assert bound_with(replace(everything(), order=(0, 1, 2))) == (66, (0, 1, 2))  # the order of `plain`
+    assert bound_with(replace(everything(), order=(0, 2, 1))) == (least, ANY)
 
 
 if __name__ == "__main__":

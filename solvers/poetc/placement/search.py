@@ -422,3 +422,24 @@ class PlacementSearch:
         if self.progress is not None:
             known = None if self.least == math.inf else int(self.least)
             self.progress(Event(stage="state placement", objective=known, bound=math.ceil(self.bound)))
+
+
+def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, stop_at: float) -> int:
+    """No schedule costs less in the problem's order, wherever its state lives; at most `cutoff`.
+
+    From one cut at the operator beside which the most is in RAM, and from large tensors.
+    """
+    model, chains = open_model(problem), movable_state(problem)
+    relaxed = OpenPlacement(model, (fullest_operator(model),), chains)
+    relaxation = relaxed.solve(
+        time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
+        max_nodes=PLACEMENT.nodes,
+        max_rounds=PLACEMENT.rounds,
+        gap=PLACEMENT.gap,
+        cutoff=cutoff,
+    )
+    bound = min(relaxation.bound, cutoff)
+    if worth_large_tensors(model, bound, cutoff):
+        large = bound_of_large(problem, cutoff, chains=chains, known=bound, work_s=work_s, stop_at=stop_at)
+        bound = max(bound, min(large.bound, cutoff))
+    return math.ceil(bound)
