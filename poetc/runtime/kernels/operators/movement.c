@@ -173,14 +173,27 @@ int poetc_op_scatter(const poetc_call *call)
     return POETC_OK;
 }
 
+/* Bytes of all pieces that lie together. */
+static size_t line_of(const int32_t *bytes, int32_t pieces)
+{
+    size_t line = 0;
+    for (; pieces > 0; pieces--)
+        line += (size_t)*bytes++;
+    return line;
+}
+
 /* ints: how often, number of pieces, bytes of each piece that lie together */
 int poetc_op_concat(const poetc_call *call);
 int poetc_op_concat(const poetc_call *call)
 {
-    int32_t outer = call->ints[0], pieces = call->ints[1], o, i;
+    const int32_t outer = call->ints[0], pieces = call->ints[1];
+    const int32_t first = POETC_BEGIN(call->share, outer, 1), last = POETC_END(call->share, outer, 1);
+    int32_t o, i;
     const int32_t *bytes = call->ints + 2;
     uint8_t *y = poetc_out(call, (unsigned)pieces);
-    for (o = 0; o < outer; o++) {
+    POETC_THREADED_OVER(poetc_op_concat, call, (int64_t)outer * (int64_t)line_of(bytes, pieces) / 4);
+    y += (size_t)first * line_of(bytes, pieces);
+    for (o = first; o < last; o++) {
         for (i = 0; i < pieces; i++) {
             const uint8_t *x = poetc_in(call, (unsigned)i);
             memcpy(y, x + (size_t)o * (size_t)bytes[i], (size_t)bytes[i]);
@@ -193,10 +206,14 @@ int poetc_op_concat(const poetc_call *call)
 int poetc_op_split(const poetc_call *call);
 int poetc_op_split(const poetc_call *call)
 {
-    int32_t outer = call->ints[0], pieces = call->ints[1], o, i;
+    const int32_t outer = call->ints[0], pieces = call->ints[1];
+    const int32_t first = POETC_BEGIN(call->share, outer, 1), last = POETC_END(call->share, outer, 1);
+    int32_t o, i;
     const int32_t *bytes = call->ints + 2;
     const uint8_t *x = poetc_in(call, 0);
-    for (o = 0; o < outer; o++) {
+    POETC_THREADED_OVER(poetc_op_split, call, (int64_t)outer * (int64_t)line_of(bytes, pieces) / 4);
+    x += (size_t)first * line_of(bytes, pieces);
+    for (o = first; o < last; o++) {
         for (i = 0; i < pieces; i++) {
             uint8_t *y = poetc_out(call, (unsigned)i + 1u);
             memcpy(y + (size_t)o * (size_t)bytes[i], x, (size_t)bytes[i]);
