@@ -34,7 +34,7 @@ from poetc.devices.rows import longest_rows_ns, moved_rows, read_rows, sample_ro
 from poetc.devices.tables import row_tables, summed_tables, trained_tables
 from poetc.devices.threads import Prices, is_split
 from poetc.graph import Graph, Operator, Role
-from poetc.ops import Bound, Cut, Kernel, bind, spec, view_roots
+from poetc.ops import INDICES, Bound, Cut, Kernel, bind, spec, view_roots
 from poetc.runtime.layout import align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
@@ -110,6 +110,7 @@ class StreamedAlternatives:
         self._form_of: dict[tuple[int, frozenset[int]], int | None] = {}
         self._prices: dict[tuple[int | None, int], tuple[Cost, int, int]] = {}  # by form and number, as `_cost` says
         self._alike: dict[int, int] = {}
+        self._widened: dict[tuple[object, ...], int | None] = {}  # the alternative, by operators that are alike
         self.readers: dict[int, list[int]] = {}
         self.maker: dict[int, int] = {}
         for index, op in enumerate(problem.operators):
@@ -229,6 +230,26 @@ class StreamedAlternatives:
             op = self.operators[self.problem.operators[index].name]
             self._prices[key] = self._cost(op, bind(op, self.graph.tensors), blocks[number], self.threads)
         return _with_price(alternative, *self._prices[key])
+
+    def widened(self, index: int, op: OperatorSpec, room_bytes: int) -> OperatorSpec:
+        """`op`, or the cheapest alternative with the same operands streamed, with no more workspace than the room.
+
+        Rows of a trained table are read and moved alone by the same operators.
+        """
+        streamed = frozenset({*op.reads_store, *op.writes_store})
+        moves_rows = bool(self.tables_of(index) & self.mover.keys())
+        forms = self.forms(index, streamed)
+        key = self._form_of[index, streamed], self.alike(index), forms.index(Form.of(op)), room_bytes, moves_rows
+        if key not in self._widened:
+            sizes = self.workspaces(index, streamed)
+            fitting = [n for n, size in enumerate(sizes) if size <= room_bytes]
+            if moves_rows:
+                fitting = [n for n in fitting if (forms[n].cut == INDICES) == (op.cut == INDICES)]
+            options = [(None, op), *((n, self.priced(index, streamed, n)) for n in fitting)]
+            cost = self.problem.objective.cost
+            self._widened[key] = min(options, key=lambda option: cost(option[1].energy_pj, option[1].time_ns))[0]
+        number = self._widened[key]
+        return op if number is None else self.priced(index, streamed, number)
 
     def in_pieces(self, index: int, longest_ns: int) -> OperatorSpec | None:
         """The operator with all operands in RAM, in the cheapest blocks that take no longer, or in the shortest."""

@@ -38,6 +38,8 @@ Streams = tuple[int, ...]
 StreamedOperators = dict[int, OperatorSpec]
 # By operators that are alike and the places of their operands: the streamed operands, and the alternative's number.
 Decided = dict[tuple[object, ...], tuple[tuple[int, ...], int] | None]
+# Proposals that fit the budget, their problems, and the costs of first schedules: the cheapest first.
+Candidates = list[tuple[Streams, Problem, float]]
 AlternativesOf = Callable[[Problem], StreamedAlternatives | None]
 
 
@@ -149,12 +151,13 @@ class Streaming(Reduction[Streams]):
         error: PoetcError | None = None
         best: Solution | None = None
         fits = planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
-        if fits and self._is_promising(problem, planner) and planner.left_s > 0:
+        promising = self._promising(problem, planner) if fits else []
+        if promising and planner.left_s > 0:
             share = STREAMING.promising_share
             planner.expecting(problem, self, {(): problem})
             part = planner.part(share * planner.left_s, work_limit_s=share * planner.options.work_limit_s)
             planner.progress("streaming operands through windows")
-            best, _ = self._streamed(problem, part)
+            best, _ = self._streamed(problem, part, promising)
             if best is not None and planner.left_s <= 0:
                 return best
             left_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
@@ -168,33 +171,37 @@ class Streaming(Reduction[Streams]):
         if best is not None:
             return best
         planner.progress("streaming operands through windows")
-        solution, other = self._streamed(problem, planner)
+        solution, other = self._streamed(problem, planner, promising or self._fitting(problem, planner))
         if solution is not None:
             return solution
         if error is None:
             error = self._with_floors(problem, planner, other)
         raise error
 
-    def _is_promising(self, problem: Problem, planner: Planner) -> bool:
-        """Whether an operator takes much of the RAM, and a first schedule with streams costs less than one without."""
+    def _promising(self, problem: Problem, planner: Planner) -> Candidates:
+        """`_fitting`, if an operator takes much of the RAM, and a first schedule costs less than without streams."""
         offer = self._offer(problem)
         reads_rows = offer is not None and any(map(offer.tables_of, range(len(problem.operators))))
         if not reads_rows and not _is_crowded(problem):
-            return False
-        streamed = [self.fix(problem, c) for c in self.propose(problem, None) if c]
-        fitting = [p for p in streamed if planner.inner.lower_bound_bytes(p) <= problem.budget_bytes]
-        if not fitting:
-            return False
-        return min(_first_cost(p, planner) for p in fitting) < _first_cost(problem, planner)
+            return []
+        fitting = self._fitting(problem, planner)
+        return fitting if fitting and fitting[0][2] < _first_cost(problem, planner) else []
 
-    def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
+    def _fitting(self, problem: Problem, planner: Planner) -> Candidates:
+        shares = STREAMING.quick_shares if planner.options.is_quick else STREAMING.shares
+        proposed = {c: self.fix(problem, c) for c in self._proposals(problem, shares) if c}
+        fitting = {c: p for c, p in proposed.items() if planner.inner.lower_bound_bytes(p) <= problem.budget_bytes}
+        candidates = [(c, p, _first_cost(p, planner)) for c, p in fitting.items()]
+        return sorted(candidates, key=lambda c: (c[2], cost_of_computing_once(c[1])))
+
+    def _streamed(
+        self, problem: Problem, planner: Planner, candidates: Candidates
+    ) -> tuple[Solution | None, PoetcError | None]:
         """The cheapest schedule with streams that was found; or the first error."""
-        inner, budget, is_quick = planner.inner.knowing(None), problem.budget_bytes, planner.options.is_quick
-        shares = STREAMING.quick_shares if is_quick else STREAMING.shares
-        fixed = {c: self.fix(problem, c) for c in self._proposals(problem, shares)}
-        fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
-        fitting.sort(key=lambda c: (_first_cost(fixed[c], planner), cost_of_computing_once(fixed[c])))
-        planner.expecting(problem, self, {c: fixed[c] for c in fitting})
+        inner, is_quick = planner.inner.knowing(None), planner.options.is_quick
+        fixed = {c: p for c, p, _ in candidates}
+        fitting = list(fixed)
+        planner.expecting(problem, self, fixed)
         best: Solution | None = None
         error: PoetcError | None = None
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
@@ -396,20 +403,9 @@ def _unpriced(offer: StreamedAlternatives, limit_bytes: int, *, little: bool = T
 
 
 def _widened(offer: StreamedAlternatives, operators: StreamedOperators, limit_bytes: int) -> StreamedOperators:
-    """The same operands streamed, in the cheapest blocks with which each operator keeps within the limit.
-
-    Rows of a trained table are read and moved alone by the same operators.
-    """
-    problem, widened = offer.problem, dict(operators)
-    for k, op in operators.items():
-        streamed = frozenset({*op.reads_store, *op.writes_store})
-        besides = _needs(problem, op, frozenset(op.reads_store)) - op.workspace_bytes
-        sizes = offer.workspaces(k, streamed)
-        fitting = [offer.priced(k, streamed, n) for n, size in enumerate(sizes) if besides + size <= limit_bytes]
-        if offer.tables_of(k) & offer.mover.keys():
-            fitting = [f for f in fitting if (f.cut == INDICES) == (op.cut == INDICES)]
-        widened[k] = min([op, *fitting], key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
-    return widened
+    """The same operands streamed, in the cheapest blocks with which each operator keeps within the limit."""
+    needs = {k: _needs(offer.problem, op, frozenset(op.reads_store)) for k, op in operators.items()}
+    return {k: offer.widened(k, op, limit_bytes - needs[k] + op.workspace_bytes) for k, op in operators.items()}
 
 
 def _first_cost(problem: Problem, planner: Planner) -> float:

@@ -418,33 +418,40 @@ class _Packing:
         for b in reversed(blocks):
             del rest.lows[b], rest.tops[b], rest.who[b]
         rest.add(-2, low, top)
-        widths = [high - start for start, high in rest.holes()]
+        holes = {start: high for start, high in rest.holes() if high > start}
+        widths = [high - start for start, high in holes.items()]
         sizes = [self.size[i] for i in leaving]
-        if max(sizes, default=0) > max(widths) or sum(sizes) > sum(widths):
+        if max(sizes, default=0) > max(widths, default=0) or sum(sizes) > sum(widths):
             return None
         target: dict[int, int] = {}
         for i in sorted(leaving, key=lambda i: (-self.size[i], i)):
-            hole = self.best_hole(i, rest.holes())
+            hole = self.best_hole(i, holes.items())
             if hole is None:
                 return None
             target[i] = hole
-            rest.add(i, hole, hole + self.size[i])
+            # It lies at the bottom of its hole, or else at the top.
+            start = hole if hole in holes else next(s for s, high in holes.items() if s < hole < high)
+            high = holes.pop(start)
+            for below, above in ((start, hole), (hole + self.size[i], high)):
+                if above > below:
+                    holes[below] = above
+        # Targets are outside the window. So only lifetimes that stick out of it can be in the way of another one.
+        edges = [j for j in leaving if j not in self.new and not low <= self.at[j] <= top - self.size[j]]
         moves: list[tuple[int, int]] = []
         while leaving:
-            ready = [
-                i
-                for i in leaving
-                if all(
-                    target[i] + self.size[i] <= self.at[j] or self.at[j] + self.size[j] <= target[i]
-                    for j in leaving
-                    if j != i and j not in self.new
-                )
-            ]
-            if not ready:
+            ready = next((i for i in leaving if not self._meets(i, target[i], edges)), None)
+            if ready is None:
                 return None
-            moves.append((ready[0], target[ready[0]]))
-            leaving.remove(ready[0])
+            moves.append((ready, target[ready]))
+            leaving.remove(ready)
+            if ready in edges:
+                edges.remove(ready)
         return moves
+
+    def _meets(self, i: int, low: int, others: Sequence[int]) -> bool:
+        """Whether `i` at `low` would meet others where they are now."""
+        top = low + self.size[i]
+        return any(j != i and low < self.at[j] + self.size[j] and self.at[j] < top for j in others)
 
     def return_state(self) -> bool:
         """Move state that came back elsewhere to its place, at the end. False where something stays in its way."""

@@ -91,7 +91,8 @@ def _lower_bound_bytes(problem: Problem) -> int:
     def outside(operands: set[int]) -> int:
         """Bytes that stay beside `operands`."""
         inside = sum(model.size[t] for t in operands & always)
-        inside += sum(model.size[i] for i in updated if model.in_ram[i] and (i in operands or updated[i] in operands))
+        pairs = {i for t in operands & updated.keys() for i in (t, updated[t])}
+        inside += sum(model.size[i] for i in pairs if model.in_ram[i])
         return fixed - inside
 
     bound, own = 0, [operand_bytes(model, v) for v in range(model.n_ops)]
