@@ -159,7 +159,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain)
     if request.events is not None:
         proof = solution.proof
-        request.events.take(END, proof.objective, proof.bound, proof.bound)
+        request.events.take(END, proof.objective, proof.bound, proof.bound, scope=END)
         summary["search"] = [asdict(row) for row in request.events.rows]
     artifact = Artifact(
         summary=summary,

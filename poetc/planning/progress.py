@@ -179,7 +179,8 @@ class BestSoFar:
         bound = event.bound if event.bound > best else known_bound
         packed, scheduled = (known[key][0] if key in known else None for known in (self.packed, self.searched))
         unpacked = scheduled if scheduled is not None and (packed is None or scheduled < packed) else None
-        falls = self.log.take(stage_words(event.stage), packed, int(known_bound), event.bound, unpacked)
+        scope = frozenset(open_)
+        falls = self.log.take(stage_words(event.stage), packed, int(known_bound), event.bound, unpacked, scope=scope)
         return Seen(stage=event.stage, objective=packed, bound=int(bound), unpacked=unpacked, is_about_others=falls)
 
     def keep(self, problem: Problem, objective: int, chosen: Mapping[str, Any], order: tuple[str, ...] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
 from typing import TextIO
 
@@ -17,7 +17,7 @@ class Row:
 
     `best`: of the cheapest schedule so far that packs; None: there is none. `unpacked`: of a cheaper one that is not
     packed yet; None: there is none. `bound`: nothing with the order and the choices of the cheapest one
-    costs less, nor with the choices of a search that is announced. `scope` counts these sets of schedules: the bound
+    costs less, nor with the choices of a search that is announced. `scope` numbers these sets of schedules: the bound
     never falls within one. `bound_here`: the bound of the search at hand. `gap`: of `best` and `bound`.
     """
 
@@ -37,14 +37,29 @@ class SearchLog:
     def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows: list[Row] = []
         self._last: Row | None = None
+        self._scopes: dict[Hashable, int] = {}  # their numbers
         self._file, self._clock, self._started = file, clock, clock()
 
-    def take(self, stage: str, best: int | None, bound: int, bound_here: int, unpacked: int | None = None) -> bool:
-        """Note an event, unless it says nothing new. Returns whether its bound is about other schedules than before."""
+    def take(
+        self,
+        stage: str,
+        best: int | None,
+        bound: int,
+        bound_here: int,
+        unpacked: int | None = None,
+        *,
+        scope: Hashable,
+    ) -> bool:
+        """Note an event, unless it says nothing new. Returns whether its bound is less, and about other schedules.
+
+        `scope`: the order and the choices that the bound is about.
+        """
         gap = None if best is None else max(0.0, 1 - bound / best) if best else 0.0
         last = self._last
         seconds = round(self._clock() - self._started, 3)
-        falls = last is not None and bound < last.bound
+        number = (
+            self._scopes.setdefault(scope, len(self._scopes) + 1) if scope is not None or last is None else last.scope
+        )
         row = Row(
             seconds=seconds,
             stage=stage,
@@ -53,7 +68,7 @@ class SearchLog:
             bound=bound,
             bound_here=bound_here,
             gap=gap,
-            scope=1 if last is None else last.scope + falls,
+            scope=number,
         )
         if last is not None and replace(last, seconds=seconds) == row:
             return False
@@ -63,7 +78,7 @@ class SearchLog:
         if self._file is not None:
             self._file.write(json.dumps(asdict(row)) + "\n")
             self._file.flush()
-        return falls
+        return last is not None and bound < last.bound and number != last.scope
 
 
 END = "end"  # the stage of the last row, which has the cost and the bound of the answer

@@ -33,9 +33,9 @@ def chart(rows: Sequence[Mapping[str, Any]], objective: Objective) -> str:
             f"M{at[0][0]} {at[0][1]}" + "".join(f"H{x}V{y}" for x, y in at[1:]) + f"H{round(until_s * _WIDTH / end_s)}"
         )
 
-    # The bounds of each scope are a curve of their own.
-    scopes = itertools.groupby((r for r in rows if r["bound"] > 0), key=lambda r: r.get("scope", 1))
-    parts = [[(float(r["seconds"]), int(r["bound"])) for r in part] for _, part in scopes]
+    # A bound about other schedules begins a curve of its own, where it is less.
+    falls = [0, *(i for i in range(1, len(bounds)) if bounds[i][1] < bounds[i - 1][1]), len(bounds)]
+    parts = [bounds[a:b] for a, b in itertools.pairwise(falls)]
     ends = [*(part[0][0] for part in parts[1:]), end_s]
     proven_path = "".join(path(part, until) for part, until in zip(parts, ends, strict=True))
     best, bound = bests[-1][1], bounds[-1][1]

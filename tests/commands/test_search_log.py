@@ -40,6 +40,9 @@ def test_the_log_of_a_search(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(rows) > 2 and rows == solved.summary["search"]
     assert all(a["bound"] <= b["bound"] and a["seconds"] <= b["seconds"] for a, b in itertools.pairwise(rows))
+    for scope in {row["scope"] for row in rows}:
+        bounds = [row["bound"] for row in rows if row["scope"] == scope]
+        assert bounds == sorted(bounds), f"scope {scope}"
     proof, last = solved.schedule.proof, rows[-1]
     assert (last["stage"], last["best"], last["bound"]) == ("end", proof.objective, proof.bound)
     assert last["gap"] == pytest.approx(proof.gap())
@@ -58,7 +61,7 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
 def test_an_event_that_says_nothing_new_is_no_row() -> None:
     log = SearchLog(clock=iter(range(9)).__next__)
     for bound, here in ((5, 7), (5, 7), (6, 6)):
-        log.take("cuts", 10, bound, here)
+        log.take("cuts", 10, bound, here, scope="any order")
     assert [(r.seconds, r.bound, r.gap) for r in log.rows] == [(1, 5, 0.5), (3, 6, 0.4)]
 
 
@@ -105,7 +108,9 @@ def test_time_that_is_gone_before_the_search_is_named(monkeypatch: pytest.Monkey
 
 def test_the_bounds_of_each_scope_are_a_curve_of_their_own() -> None:
     log = SearchLog(clock=iter(range(9)).__next__)
-    took = [log.take("race", 10, bound, bound) for bound in (4, 6, 3, 5)]
+    took = [
+        log.take("race", 10, bound, bound, scope=order) for bound, order in ((4, "a"), (6, "a"), (3, "b"), (5, "b"))
+    ]
     assert took == [False, False, True, False] and [row.scope for row in log.rows] == [1, 1, 2, 2]
     drawn = chart([asdict(row) for row in log.rows], Objective.ENERGY)
     curve = drawn.split('class="search-bound" d="')[1].partition('"')[0]
