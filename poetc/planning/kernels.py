@@ -277,14 +277,32 @@ class _OpenKernels:
         tolerance = max(solvers.ROUNDING, self.planner.options.gap) * best.cost
         return bound_holds(first, best) and best.cost - first.proof.bound <= tolerance
 
+    def _bound_under_order(self, best: Solution) -> int:
+        """A bound for any kernels and placement of state under the order of `best`, about which nothing was proven."""
+        ordered = in_order(self.reduction.relax(self.problem), first_executions(best.schedule.actions))
+        share, options = KERNEL.proof_share, self.planner.options
+        return solvers.bound_of_any_placement(
+            ordered,
+            best.cost,
+            work_s=share * options.work_limit_s,
+            stop_at=time.monotonic() + share * options.time_limit_s,
+        )
+
     def _with_proof(self, first: Solution | None, best: Solution) -> Solution:
         """With the bound that holds whatever kernels run."""
         own, once = best.proof, cost_of_computing_once(self.problem)
         bound, scope, status = min(once, own.objective), everything(), Status.FEASIBLE
         if first is None or Status.LIMIT in (first.proof.status, own.status):
             status = Status.LIMIT
-        if first is not None and bound_holds(first, best) and first.proof.bound > bound:
-            bound, scope = min(first.proof.bound, own.objective), first.proof.scope
+        if first is not None and bound_holds(first, best):
+            if first.proof.bound > bound:
+                bound, scope = min(first.proof.bound, own.objective), first.proof.scope
+        elif not self.planner.options.is_quick:
+            under_order = self._bound_under_order(best)
+            if under_order > bound:
+                bound, scope = under_order, best.scope
+                for name in dict(scope.choices).keys() & {Kernels.name, "state"}:
+                    scope = scope.with_choice(name, ANY)
         method = f"{own.method.partition('; bound: ')[0]}; bound: kernels left open"
         proof = replace(own, bound=bound, scope=scope, status=status, method=method)
         if proof.gap() <= solvers.ROUNDING:

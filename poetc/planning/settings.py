@@ -57,6 +57,7 @@ class KernelSettings:
     chosen_share: float = 0.6  # of the time that is left then, for the choice
     floor_share: float = 0.1  # of the work limit: the least that a solve gets, but no more than `floor_s`
     floor_s: float = 1.0
+    proof_share: float = 0.1  # of both limits, for a bound where the relaxed problem has none for the schedule
     fullest_share: float = 0.15  # of the time limit, at most, for the kernel of the fullest operator
     rooms: int = 4  # of the room beside a schedule, so many parts are given back until it packs
 
