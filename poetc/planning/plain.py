@@ -116,10 +116,10 @@ class _PlainSolve:
             return
         started = time.monotonic()
         packing = packed(problem, event.schedule(), started, started, effort=PLAIN.kept_effort)
-        self.keeping_s += time.monotonic() - started
         if ram_bytes(problem, packing[1]) <= problem.budget_bytes and packing[0].proof.objective < known:
             self.incumbent = packing
             planner.keep(problem, *packing)
+        self.keeping_s += time.monotonic() - started
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
