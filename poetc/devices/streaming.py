@@ -61,8 +61,8 @@ def _form(blocks: Blocks) -> Form:
 
 
 def may_stream(problem: Problem) -> bool:
-    """Whether the processor reads and writes a store, alone, and RAM is in one piece."""
-    return problem.paging is not Paging.NONE and not problem.processors and not problem.banks
+    """Whether the main processor reads and writes a store, and RAM is in one piece."""
+    return problem.paging is not Paging.NONE and not problem.banks
 
 
 class StreamedAlternatives:
@@ -359,6 +359,7 @@ class StreamedAlternatives:
             energy_pj=0,
             workspace_bytes=align(blocks.workspace_bytes),
             low_workspace=(),
+            elsewhere=(),  # blocks pass through the main processor, which has the store
             reads_store=reads,
             writes_store=writes,
             replaces=replaces,

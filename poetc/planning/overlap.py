@@ -57,7 +57,7 @@ class Overlap(Reduction[int]):
     name = "overlap"
 
     def __init__(self, *, one_share: bool = False) -> None:
-        """`one_share`: the first one alone, with its own bound."""
+        """`one_share`: the first one alone, with its own bound, for actions that are then listed anew."""
         self.one_share = one_share
         # By budget and operators, of the first solution: the bounds of shares and of ways are about one order.
         self._orders: dict[tuple[int, tuple[str, ...]], tuple[int, ...]] = {}
@@ -94,7 +94,7 @@ class Overlap(Reduction[int]):
             return planner.inner.solve(problem)
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
         share = WHOLE if expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
-        best = solution = self._solved(problem, share, planner, OVERLAP.first_part)
+        best = solution = self._solved(problem, share, planner, 1.0 if self.one_share else OVERLAP.first_part)
         if self.one_share:
             return best
         best = self._with_bound_by_phases(problem, best, planner)
@@ -141,6 +141,8 @@ class Overlap(Reduction[int]):
         solution = self._in_known_order(asked, self._orders.get(key), inner) or inner.solve(asked)
         self._orders.setdefault(key, first_executions(solution.schedule.actions))
         solution = self.realise(problem, solution)
+        if self.one_share:
+            return solution
         ahead = _issued_ahead(solution, time.monotonic() + OVERLAP.pack_share * planner.options.time_limit_s)
         return solution if ahead is None or ahead.cost >= solution.cost else ahead
 

@@ -174,7 +174,8 @@ class Planner:
 
     def least_cost(self, problem: Problem) -> int:
         """No schedule costs less, whatever is chosen: every operator once."""
-        return min((reduction.least_cost(problem) for reduction in self.reductions), default=least_cost(problem))
+        known = [r.least_cost(problem) for r in self.reductions if type(r).least_cost is not Reduction.least_cost]
+        return min([*known, least_cost(problem)])  # those of all other reductions are equal
 
     def search_ram(
         self, problem: Problem, least_s: float, stop_at: float = 0.0, *, work_limit_s: float = math.inf

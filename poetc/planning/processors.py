@@ -18,11 +18,12 @@ from dataclasses import replace
 from poetc import solvers
 from poetc.devices.units import format_count, format_ns
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
-from poetc.planning.arena import ram_bytes
+from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.kernels import Kernels
 from poetc.planning.overlap import Overlap
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
+from poetc.planning.settings import PLAIN, WAYS
 from poetc.planning.solution import Solution, everything
 from poetc.scheduling import (
     Action,
@@ -37,7 +38,6 @@ from poetc.scheduling import (
     complete,
     keep_all_decisions,
     keep_all_peak_bytes,
-    pack,
     verify,
     verify_parts,
     without_moves,
@@ -67,7 +67,7 @@ BOUND_SHARE = 0.35  # of the time, for the relaxation
 PLACEMENTS = 3  # that are solved for
 MIP_SHARE = 0.05  # for the placement with one processor at a time
 CUT_SHARE = 0.3  # the same for two processors: a minimum cut, which ends long before that unless the machine is busy
-APART_SHARE = 0.5  # of the time that is left, and of the work limit: for transfers beside the work
+APART_SHARE = 0.75  # of the time that is left, and of the work limit: for transfers beside the work
 APART_ENOUGH = 0.02  # of the cost, above a bound for any processors: other shares of the transfers are not tried
 TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
 TRY_S = 0.0003  # of work, an operator
@@ -267,7 +267,7 @@ class _Side:
     def _apart(self) -> Solution | None:
         """With the transfers of the first processor beside the work of another one; None where nothing is paged.
 
-        A workspace counts on beside a transfer. So the schedule is one for a smaller budget.
+        A workspace counts on beside a transfer. So the schedule is one for a smaller budget, which helps to pack, too.
         """
         problem, planner = self.problem, self.planner
         fits = keep_all_peak_bytes(problem) <= problem.budget_bytes
@@ -297,7 +297,7 @@ class _Side:
 
     def _around_loss(self) -> int:
         """A bound from the parts of a step around one operator; 0 where none is known."""
-        seconds = max(self.planner.left_s, LEAST_SHARE * self.limit_s)
+        seconds = max(self.planner.left_s, WAYS.phases_share * self.limit_s)
         return solvers.phased_bound(self.problem, time_limit_s=seconds)
 
     def _plain(self, choice: Placement, part: Planner) -> Solution:
@@ -357,16 +357,19 @@ class _Side:
         return None
 
     def _in_memory(self, problem: Problem, actions: tuple[Action, ...], trace: Trace, proof: Proof) -> Solution:
-        """The actions with their own cost, packed as well as time allows: the arena may be larger than the budget."""
+        """The actions with their own cost, packed as well as time allows: the arena may be larger than the budget.
+
+        They get moves where that helps.
+        """
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
         own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
         schedule = Schedule(solver=self.planner.solver, actions=actions, proof=own)
-        plan = pack(
-            problem,
-            schedule,
-            enough_bytes=problem.budget_bytes - problem.base_bytes,
-            stop_at=max(self.planner.stop_at, time.monotonic() + 1.0),
-        )
+        until = max(self.planner.stop_at, time.monotonic() + 1.0)
+        schedule, plan = packed(problem, schedule, until, until, PLAIN.quick_effort)  # moves save the rest
+        if any(isinstance(s, Move) for s in schedule.actions):
+            trace = verify_parts([(problem, schedule.actions)])
+            cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
+            schedule = replace(schedule, proof=replace(own, objective=cost))
         return Solution(problem=problem, schedule=schedule, plan=plan)
 
     def _proven(self, best: Solution, proof: Proof) -> Solution:

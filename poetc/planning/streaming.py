@@ -9,6 +9,7 @@ problem for the other reductions.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,10 +24,10 @@ from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.ops import INDICES, bind, spec
 from poetc.planning.alternatives import better_of
-from poetc.planning.kernels import with_least_workspace
+from poetc.planning.kernels import fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
-from poetc.planning.settings import STREAMING
+from poetc.planning.settings import KERNEL, STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.planning.state import everything_on_store
 from poetc.scheduling import OperatorSpec, Problem, ScheduleError
@@ -38,9 +39,18 @@ Streams = tuple[int, ...]
 StreamedOperators = dict[int, OperatorSpec]
 # By operators that are alike and the places of their operands: the streamed operands, and the alternative's number.
 Decided = dict[tuple[object, ...], tuple[tuple[int, ...], int] | None]
-# Proposals that fit the budget, their problems, and the costs of first schedules: the cheapest first.
-Candidates = list[tuple[Streams, Problem, float]]
 AlternativesOf = Callable[[Problem], StreamedAlternatives | None]
+
+
+class Proposal(NamedTuple):
+    """Streamed operands, the problem with them, and the cost of a first schedule; infinite where there is none."""
+
+    choice: Streams
+    problem: Problem
+    first_cost: float
+
+
+Ranked = Sequence[Proposal]
 
 
 class Bans(NamedTuple):
@@ -76,20 +86,29 @@ class Streaming(Reduction[Streams]):
 
     def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Streams]:
         """By smaller and smaller limits of an operator's operands; at last the floor, first in the cheapest blocks."""
-        yield from self._proposals(problem, STREAMING.shares)
-
-    def _proposals(self, problem: Problem, shares: Sequence[float]) -> Iterator[Streams]:
-        offer = self._offer(problem)
-        if offer is None or not offer.is_possible:
+        if self.is_open(problem):
+            yield from dict.fromkeys((*self._by_limits(problem, STREAMING.shares), *self._at_floor(problem)))
+        else:
             yield ()
-            return
+
+    def _by_limits(self, problem: Problem, shares: Sequence[float]) -> list[Streams]:
+        """By these shares of the room in RAM."""
+        offer = self._offer(problem)
+        assert offer is not None
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in shares]
         sizes = (True, False) if offer.longest_ns is not None else (True,)
-        proposed = [_recorded(offer, _unpriced(offer, limit, little=little)) for little in sizes for limit in limits]
+        proposed = (_recorded(offer, _unpriced(offer, limit, little=little)) for little in sizes for limit in limits)
+        return [choice for choice in dict.fromkeys(proposed) if choice]
+
+    def _at_floor(self, problem: Problem) -> list[Streams]:
+        """All that can be streamed: in the cheapest blocks that fit, and in the least."""
+        offer = self._offer(problem)
+        assert offer is not None
+        room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         least = self._least(problem)
-        proposed.append(_recorded(offer, _widened(offer, _decoded(offer, least), room)))
-        yield from dict.fromkeys(choice for choice in (*proposed, least) if choice)
+        widened = _recorded(offer, _widened(offer, _decoded(offer, least), room))
+        return [choice for choice in dict.fromkeys((widened, least)) if choice]
 
     def fix(self, problem: Problem, choice: Streams) -> Problem:
         offer = self._offer(problem)
@@ -151,14 +170,17 @@ class Streaming(Reduction[Streams]):
         error: PoetcError | None = None
         best: Solution | None = None
         fits = planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
-        promising = self._promising(problem, planner) if fits else []
-        if promising and planner.left_s > 0:
-            share = STREAMING.promising_share
+        ranked: Ranked | None = None
+        whole = 0.0
+        if fits and self._may_help(problem):
+            ranked, whole = self._ranked(problem, planner), _first_cost(problem, planner)
+        if ranked and ranked[0].first_cost < whole and planner.left_s > 0:
+            share = 1.0 if problem.processors and whole == math.inf else STREAMING.promising_share
             planner.expecting(problem, self, {(): problem})
             part = planner.part(share * planner.left_s, work_limit_s=share * planner.options.work_limit_s)
             planner.progress("streaming operands through windows")
-            best, _ = self._streamed(problem, part, promising)
-            if best is not None and planner.left_s <= 0:
+            best, _ = self._streamed(problem, part, ranked)
+            if best is not None and (planner.left_s <= 0 or share == 1.0):
                 return best
             left_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
             planner = planner.part(left_s, work_limit_s=(1 - share) * planner.options.work_limit_s)
@@ -171,36 +193,53 @@ class Streaming(Reduction[Streams]):
         if best is not None:
             return best
         planner.progress("streaming operands through windows")
-        solution, other = self._streamed(problem, planner, promising or self._fitting(problem, planner))
+        solution, other = self._streamed(problem, planner, ranked)
         if solution is not None:
             return solution
         if error is None:
             error = self._with_floors(problem, planner, other)
         raise error
 
-    def _promising(self, problem: Problem, planner: Planner) -> Candidates:
-        """`_fitting`, if an operator takes much of the RAM, and a first schedule costs less than without streams."""
-        offer = self._offer(problem)
-        reads_rows = offer is not None and any(map(offer.tables_of, range(len(problem.operators))))
-        if not reads_rows and not _is_crowded(problem):
-            return []
-        fitting = self._fitting(problem, planner)
-        return fitting if fitting and fitting[0][2] < _first_cost(problem, planner) else []
+    def _may_help(self, problem: Problem) -> bool:
+        """Whether an operator takes much of the RAM, or one could read single rows.
 
-    def _fitting(self, problem: Problem, planner: Planner) -> Candidates:
+        Side by side it takes nearly all: transfers beside the work cost less than streams otherwise.
+        """
+        if problem.processors:
+            needed_bytes = solvers.lower_bound_bytes(everything_on_store(fastest(problem)))
+            return KERNEL.tight * needed_bytes > problem.budget_bytes
+        offer = self._offer(problem)
+        return _is_crowded(problem) or (offer is not None and any(map(offer.tables_of, range(len(problem.operators)))))
+
+    def _ranked(self, problem: Problem, planner: Planner) -> Ranked:
+        """Proposals that may fit, the one with the cheapest first schedule first.
+
+        Side by side each takes long to solve. Where there is such a schedule, those without one are left out then, and
+        those at the floor, and those that cost more even without paging.
+        """
+        is_narrow = bool(problem.processors)
         shares = STREAMING.quick_shares if planner.options.is_quick else STREAMING.shares
-        proposed = {c: self.fix(problem, c) for c in self._proposals(problem, shares) if c}
-        fitting = {c: p for c, p in proposed.items() if planner.inner.lower_bound_bytes(p) <= problem.budget_bytes}
-        candidates = [(c, p, _first_cost(p, planner)) for c, p in fitting.items()]
-        return sorted(candidates, key=lambda c: (c[2], cost_of_computing_once(c[1])))
+        ranked: list[Proposal] = []
+        cheapest = math.inf
+        by_limits = functools.partial(self._by_limits, problem, shares)
+        for choices in (by_limits, functools.partial(self._at_floor, problem)):
+            for choice in () if is_narrow and cheapest < math.inf else choices():
+                asked = self.fix(problem, choice)
+                is_dear = is_narrow and cost_of_computing_once(asked) >= cheapest
+                if is_dear or planner.inner.knowing(None).lower_bound_bytes(asked) > problem.budget_bytes:
+                    continue
+                ranked.append(Proposal(choice, asked, _first_cost(asked, planner)))
+                cheapest = min(cheapest, ranked[-1].first_cost)
+        ranked.sort(key=lambda p: (p.first_cost, cost_of_computing_once(p.problem)))
+        return [p for p in ranked if p.first_cost < math.inf or not is_narrow] or ranked
 
     def _streamed(
-        self, problem: Problem, planner: Planner, candidates: Candidates
+        self, problem: Problem, planner: Planner, ranked: Ranked | None
     ) -> tuple[Solution | None, PoetcError | None]:
-        """The cheapest schedule with streams that was found; or the first error."""
+        """The cheapest schedule with streams that was found; or the first error. `ranked`: if it is known."""
         inner, is_quick = planner.inner.knowing(None), planner.options.is_quick
-        fixed = {c: p for c, p, _ in candidates}
-        fitting = list(fixed)
+        ranked = self._ranked(problem, planner) if ranked is None else ranked
+        fitting, fixed = [p.choice for p in ranked], {p.choice: p.problem for p in ranked}
         planner.expecting(problem, self, fixed)
         best: Solution | None = None
         error: PoetcError | None = None

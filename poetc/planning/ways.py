@@ -37,7 +37,7 @@ from poetc.scheduling import (
     verify_plan,
 )
 from poetc.scheduling.schedule import Status
-from poetc.scheduling.scope import Scope
+from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers.processors import above_idle, relaxed, transfers_apart
 
 ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
@@ -174,7 +174,7 @@ class CoreUsage(Reduction[int]):
         hopeless = {way for way in order if not _can_fit(asked[way], planner)}
         if len(hopeless) == len(order):  # prices with streams are not known yet
             hopeless -= {order[0], *(way for way in order if _streams(asked[way], planner))}
-        is_apart = self._is_better_apart(asked, hopeless)
+        is_apart = self._is_better_apart(asked, hopeless, streams=any(_streams(p, planner) for p in asked.values()))
         if is_apart:
             order.sort(key=lambda way: way != SIDE_BY_SIDE)
         errors: list[InfeasibleError | LimitError] = []
@@ -185,14 +185,16 @@ class CoreUsage(Reduction[int]):
                 outcome = "not tried with streams" if is_streamed else "does not fit"
                 self.results[way] = OptionResult(way, None, least[way], outcome)
                 continue
-            bound = least[way] if best is None else self._least(problem, way, None, planner)
+            scope = None if best is None or not Streaming.option(best) else best.proof.scope
+            bound = least[way] if best is None else self._least(problem, way, scope, planner)
             if best is not None and bound >= (1 - gap) * best.cost:
                 same = self.at_hand(problem, way, planner) if bound <= best.cost and planner.left_s > 0 else None
                 if same is not None and self._is_better(same, best):
                     self._record(same, bound)
                     best = same
                     continue
-                beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else "not cheaper in the same order"
+                beaten = "not cheaper in the same order" if scope is None else "not cheaper with the same streams"
+                beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else beaten
                 self.results[way] = OptionResult(way, None, bound, beaten)
                 continue
             planner.progress(way_words(way))
@@ -228,11 +230,11 @@ class CoreUsage(Reduction[int]):
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
 
-    def _is_better_apart(self, asked: Problems, hopeless: Collection[int]) -> bool:
+    def _is_better_apart(self, asked: Problems, hopeless: Collection[int], *, streams: bool = False) -> bool:
         """Whether a core that does the transfers alone probably saves energy where more state is read than fits.
 
         The work of another core then hides transfers for which all cores would wait. Where one operator takes nearly
-        all RAM, little can be read ahead.
+        all RAM, little can be read ahead, unless `streams`: it may stream its operands.
         """
         beside = asked.get(SIDE_BY_SIDE)
         apart = None if beside is None or SIDE_BY_SIDE in hopeless else transfers_apart(beside)
@@ -242,7 +244,7 @@ class CoreUsage(Reduction[int]):
         if state_bytes <= beside.budget_bytes - beside.base_bytes:
             return False
         needed_bytes = solvers.lower_bound_bytes(everything_on_store(fastest(asked[ALONE])))
-        if KERNEL.tight * needed_bytes > beside.budget_bytes:
+        if KERNEL.tight * needed_bytes > beside.budget_bytes and not streams:
             return False
         transfers_ns = expected_transfer_ns(asked[ALONE])
 
@@ -336,7 +338,7 @@ class CoreUsage(Reduction[int]):
         open_ = self._set(problem).keys() - self.barred
         scopes, streams = [best.proof.scope], Streaming.option(best)
         if streams is not None or self.option(best) == SIDE_BY_SIDE:
-            # Bounds of other ways may be about its own streamed operands alone; side by side there are none.
+            # Bounds of other ways may be about its own streamed operands alone.
             scopes.append(best.proof.scope.with_choice(Streaming.name, streams or ()))
         # The steps of one way may be cheapest in another, about which nothing was proven.
         scopes += [known.proof.scope for known in self.solved.values() if bound_holds(known, best)]
@@ -406,15 +408,19 @@ class CoreUsage(Reduction[int]):
         With the streamed operands that `scope` names, or those found; it holds for any other choice.
         """
         known = self.in_turn
-        streams = () if known is None else Streaming.option(known) or ()
+        streams: Any = () if known is None else Streaming.option(known) or ()
         saves = any(isinstance(r, Saved) and r.is_open(asked) for r in planner.inner.reductions)
         if saves if known is None else Saved.option(known):
             return 0
-        if (scope is None and streams) or (scope is not None and scope.choice(Streaming.name) not in (None, streams)):
+        if scope is None and streams:
             return 0
+        named = None if scope is None else scope.choice(Streaming.name)
+        if named is ANY:
+            return 0
+        streams = streams if named is None else named
         if (way, streams) not in self.by_phases:
             for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
-                asked = asked if known is None else streaming.as_in(asked, known)
+                asked = streaming.fix(asked, streams) if streaming.is_open(asked) else asked
             self.by_phases[way, streams] = solvers.phased_bound(
                 asked,
                 time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),

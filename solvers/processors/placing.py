@@ -86,11 +86,12 @@ def placed(problem: Problem, placement: Placement) -> Problem:
 def transfers_apart(problem: Problem) -> tuple[Problem, Placement] | None:
     """The plain problem in which the first processor does transfers alone, beside the work of another one.
 
-    That is the one that runs all operators for the least energy, or in the least time. Transfers overlap compute, and
-    the idle power of all processors counts while it waits. None where there is no such processor.
+    It also runs streamed operators, which have the store alone. The other one is the one that runs all operators for
+    the least energy, or in the least time. Transfers overlap compute, and the idle power of all processors counts while
+    it waits. None where there is no such processor.
     """
     idle, cost = [p.idle_uw for p in problem.processors], problem.objective.cost
-    able = [p for p in range(1, len(idle)) if all(runs_on(o, p) for o in problem.operators)]
+    able = [p for p in range(1, len(idle)) if all(o.is_streamed or runs_on(o, p) for o in problem.operators)]
     if problem.paging is not Paging.SYNC or not able:
         return None
 
@@ -98,7 +99,8 @@ def transfers_apart(problem: Problem) -> tuple[Problem, Placement] | None:
         costs = (o.cost_on(p) or (0, 0) for o in problem.operators)
         return sum(cost(energy_pj, time_ns) for time_ns, energy_pj in costs)
 
-    placement = (min(able, key=total),) * len(problem.operators)
+    worker = min(able, key=total)
+    placement = tuple(0 if o.is_streamed else worker for o in problem.operators)
 
     def above_idle(energy_pj: int, time_ns: int) -> int:
         return energy_pj - idle[0] * time_ns // 1000

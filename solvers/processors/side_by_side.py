@@ -34,6 +34,8 @@ from poetc.solvers.processors.placing import Placement, placed
 
 # How far an action may overtake the first one that waits, and whether long chains of readers come first.
 RULES = ((1, False), (8, False), (32, False), (128, False), (32, True), (512, True))
+LARGE_RULES = ((8, False), (128, False))  # of many actions, for which a list takes a second
+LARGE = 4000
 IN_TURN = (64, 256, 1024)  # actions before one that does not fit, which keep their order in the next attempt
 ROOMY_BYTES = 2**50
 Decision = Compute | PageIn | PageOut
@@ -49,7 +51,8 @@ def side_by_side(
     plain = replace(problem, deadline_ns=None)
     best: tuple[tuple[int, int], tuple[Action, ...], Trace] | None = None
     in_turn = one_after_another(actions, placement)
-    lists = [in_turn, *(_fitting_list(problem, actions, placement, *rule) for rule in RULES)]
+    rules = RULES if len(actions) < LARGE else LARGE_RULES
+    lists = [in_turn, *(_fitting_list(problem, actions, placement, *rule) for rule in rules)]
     for actions_of_list in dict.fromkeys(s for s in lists if s is not None):
         try:
             trace = verify_parts([(plain, actions_of_list)])

@@ -32,8 +32,8 @@ from poetc.scheduling import (
     verify_plan,
 )
 from poetc.solvers import solve
-from poetc.solvers.processors import placed
-from tests.solvers.bounds.test_phases import frozen_chain
+from poetc.solvers.processors import placed, transfers_apart
+from tests.solvers.bounds.test_phases import frozen_chain, with_stream
 from tests.support.problems import random_dag, training_problem
 
 DIGITS = Path(__file__).resolve().parents[3] / "demo" / "digits.onnx"
@@ -208,6 +208,19 @@ def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_agai
     assert CoreUsage.option(found) == SIDE_BY_SIDE
     (alone,) = [w for w in found.ways if w.count == ALONE]
     assert alone.cost is None and alone.least > found.cost >= found.proof.bound > 0.8 * found.cost
+
+
+def test_streamed_operators_run_on_the_processor_that_has_the_store() -> None:
+    problem = with_stream(Random(1), frozen(480))
+    (streamed,) = [k for k, o in enumerate(problem.operators) if o.is_streamed]
+    apart = transfers_apart(problem)
+    assert apart is not None
+    assert [k for k, own in enumerate(apart[1]) if own == 0] == [streamed]
+    options = SolveOptions(time_limit_s=60.0, work_limit_s=0.1)
+    found = Planner(options=options, reductions=reductions("ram")).solve(problem)
+    assert verify(problem, found.schedule).energy_pj == found.cost >= found.proof.bound
+    verify_plan(problem, found.schedule, found.plan)
+    assert all(s.processor == 0 for s in found.schedule.actions if isinstance(s, Compute) and s.operator == streamed)
 
 
 class Counting(Kernels):

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from poetc.devices.streaming import streamed_problem
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Planner, reductions
 from poetc.scheduling import (
@@ -173,6 +174,30 @@ def with_bus(random: Random, problem: Problem) -> Problem:
     )
 
 
+def with_stream(random: Random, problem: Problem) -> Problem:
+    """With an operator that streams frozen state, on the main processor alone, if any reads such state."""
+    taken = {p.input for o in problem.operators for p in o.in_place if p.required}
+    frozen = {k for k, t in enumerate(problem.tensors) if t.initial and t.pageable} - taken
+    readers = [(k, t) for k, o in enumerate(problem.operators) for t in sorted(frozen.intersection(o.inputs))]
+    if not readers:
+        return problem
+    k, t = random.choice(readers)
+    plain, tensor = problem.operators[k], problem.tensors[t]
+    streamed = replace(
+        plain,
+        inputs=tuple(i for i in plain.inputs if i != t),
+        in_place=tuple(p for p in plain.in_place if p.input != t),
+        reads_store=(t,),
+        cut="units",
+        block=1,
+        time_ns=plain.time_ns + 2 * tensor.page_in_ns,
+        energy_pj=plain.energy_pj + 2 * tensor.page_in_pj,
+        elsewhere=(),
+        low_workspace=(),
+    )
+    return streamed_problem(problem, {k: streamed})
+
+
 def tight(random: Random, problem: Problem) -> Problem:
     peak = keep_all_peak_bytes(replace(problem, budget_bytes=2**30))
     return replace(problem, budget_bytes=int(peak * random.choice((0.7, 0.85, 1.0, 1.2, 2.0))))
@@ -182,7 +207,7 @@ def small(seed: int) -> Problem:
     random = Random(seed)
     problem = random_dag(random, random.randint(2, 4), paging=True)
     made = on_cores(random, problem) if seed % 3 else with_bus(random, problem)
-    return tight(random, made)
+    return tight(random, with_stream(random, made) if seed % 4 == 1 else made)
 
 
 def compare(seed: int) -> tuple[bool, float]:
