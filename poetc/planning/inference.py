@@ -18,7 +18,7 @@ from poetc.passes import code_model
 from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.settings import INFERENCE, STREAMING
-from poetc.planning.streaming import within
+from poetc.planning.streamed_operators import within
 from poetc.program import Program, lower, lower_inference, paged_bytes, without_loss
 from poetc.runtime.layout import DEFAULT_BLOCK_BYTES
 from poetc.scheduling import (

@@ -12,17 +12,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from poetc import solvers
-from poetc.devices.blocks import MOST_STREAMS
 from poetc.devices.streaming import Form, StreamedAlternatives, streamed_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
-from poetc.ops import INDICES, bind, spec
+from poetc.ops import bind, spec
 from poetc.planning.alternatives import better_of
 from poetc.planning.kernels import fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
@@ -30,15 +29,13 @@ from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import KERNEL, STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.planning.state import everything_on_store
+from poetc.planning.streamed_operators import StreamedOperators, needs_bytes, unpriced
 from poetc.scheduling import OperatorSpec, Problem, ScheduleError
 from poetc.scheduling.scope import Option
 
 # For each streamed operator: its index, the number of its alternative, how many tensors it streams, and these.
 # Nothing: ().
 Streams = tuple[int, ...]
-StreamedOperators = dict[int, OperatorSpec]
-# By operators that are alike and the places of their operands: the streamed operands, and the alternative's number.
-Decided = dict[tuple[object, ...], tuple[tuple[int, ...], int] | None]
 AlternativesOf = Callable[[Problem], StreamedAlternatives | None]
 
 
@@ -51,17 +48,6 @@ class Proposal(NamedTuple):
 
 
 Ranked = Sequence[Proposal]
-
-
-class Bans(NamedTuple):
-    """Operators may not stream tensors of `in_ram`, nor take single rows of those of `whole`.
-
-    `little`: nor may they stream in blocks that are only for a longest piece.
-    """
-
-    in_ram: frozenset[int]
-    whole: frozenset[int]
-    little: bool
 
 
 class Streaming(Reduction[Streams]):
@@ -98,7 +84,7 @@ class Streaming(Reduction[Streams]):
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in shares]
         sizes = (True, False) if offer.longest_ns is not None else (True,)
-        proposed = (_recorded(offer, _unpriced(offer, limit, little=little)) for little in sizes for limit in limits)
+        proposed = (_recorded(offer, unpriced(offer, limit, little=little)) for little in sizes for limit in limits)
         return [choice for choice in dict.fromkeys(proposed) if choice]
 
     def _at_floor(self, problem: Problem) -> list[Streams]:
@@ -317,7 +303,7 @@ class Streaming(Reduction[Streams]):
             return ()
         if id(offer) not in self._floors:
             sizes = (True, False) if offer.longest_ns is not None else (True,)
-            options: list[StreamedOperators] = [{}, *(_unpriced(offer, 0, little=little) for little in sizes)]
+            options: list[StreamedOperators] = [{}, *(unpriced(offer, 0, little=little) for little in sizes)]
             least = [_least_bytes(streamed_problem(problem, operators)) for operators in options]
             best = len(least) - 1 - least[::-1].index(min(least))  # windows may take more than they save
             self._floors[id(offer)] = _recorded(offer, options[best])
@@ -375,14 +361,6 @@ def _decoded(offer: StreamedAlternatives, choice: Streams) -> StreamedOperators:
     return operators
 
 
-def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
-    """The RAM of an operator's operands and workspace, bytes. `tokens` are on the store alone."""
-    least = op.low_workspace[-1].workspace_bytes if op.low_workspace else op.workspace_bytes
-    taken = {p.output for p in op.in_place if p.required}
-    tensors = {*op.inputs, *(t for t in op.outputs if t not in taken)} - tokens - set(op.writes_store)
-    return least + sum(problem.tensors[t].size_bytes for t in tensors)
-
-
 def _least_bytes(problem: Problem) -> int:
     """No schedule with all state on the store, and kernels of the least workspace, needs less RAM."""
     return solvers.lower_bound_bytes(with_least_workspace(everything_on_store(problem)))
@@ -392,7 +370,7 @@ def _needs_at_least(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) 
     """The same where every output that may take the place of an input does so."""
     taken = {p.output for p in op.in_place if not p.required and p.input not in tokens}
     taken -= tokens | set(op.writes_store)
-    return _needs(problem, op, tokens) - sum(problem.tensors[t].size_bytes for t in taken)
+    return needs_bytes(problem, op, tokens) - sum(problem.tensors[t].size_bytes for t in taken)
 
 
 def _least_of_any(offer: StreamedAlternatives, k: int, enough_bytes: int) -> float:
@@ -415,35 +393,9 @@ def _least_of_any(offer: StreamedAlternatives, k: int, enough_bytes: int) -> flo
     return least
 
 
-def within(offer: StreamedAlternatives, limit_bytes: int) -> StreamedOperators:
-    """The operators that stream so that each keeps within the limit, or comes as near to it as it can.
-
-    A tensor that an operator makes and others read is on the store for all of them, or for none. So is state whose
-    transfer as a whole is not allowed.
-    """
-    return {k: _priced(offer, k, op) for k, op in _unpriced(offer, limit_bytes).items()}
-
-
-def _unpriced(offer: StreamedAlternatives, limit_bytes: int, *, little: bool = True) -> StreamedOperators:
-    """The same without prices, which take longer than the choice. `little`: as in Bans."""
-    barred: frozenset[int] = frozenset()
-    decided: Decided = {}
-    movers = offer.problem.operators
-    whole = {t for t, k in offer.mover.items() if _needs(offer.problem, movers[k], frozenset()) <= limit_bytes}
-    while True:
-        operators = _within(offer, limit_bytes, Bans(barred, frozenset(whole), little), decided)
-        # Rows can be read alone where they move alone, which keeps their checksums.
-        others = {t for t, k in offer.mover.items() if k not in operators or operators[k].cut != INDICES} - whole
-        stuck = _stuck(offer.problem, operators)
-        if not stuck and not others:
-            return operators
-        whole |= others
-        barred |= frozenset() if others else stuck
-
-
 def _widened(offer: StreamedAlternatives, operators: StreamedOperators, limit_bytes: int) -> StreamedOperators:
     """The same operands streamed, in the cheapest blocks with which each operator keeps within the limit."""
-    needs = {k: _needs(offer.problem, op, frozenset(op.reads_store)) for k, op in operators.items()}
+    needs = {k: needs_bytes(offer.problem, op, frozenset(op.reads_store)) for k, op in operators.items()}
     return {k: offer.widened(k, op, limit_bytes - needs[k] + op.workspace_bytes) for k, op in operators.items()}
 
 
@@ -457,178 +409,5 @@ def _first_cost(problem: Problem, planner: Planner) -> float:
 
 def _is_crowded(problem: Problem) -> bool:
     """Whether one operator takes so much of the RAM that streams may help where a schedule without them fits."""
-    largest = max((_needs(problem, op, frozenset()) for op in problem.operators), default=0)
+    largest = max((needs_bytes(problem, op, frozenset()) for op in problem.operators), default=0)
     return largest > STREAMING.crowded_share * problem.budget_bytes
-
-
-def _stuck(problem: Problem, operators: StreamedOperators) -> frozenset[int]:
-    """Tensors, all versions of state, that are on the store between steps and would have to come from it whole."""
-    stuck: set[int] = set()
-    fixed = streamed_problem(problem, operators)
-    for op in fixed.operators:
-        for t in {*op.inputs, *op.outputs} - {*op.reads_store, *op.writes_store}:
-            if "store" in (fixed.tensors[t].initial, fixed.tensors[t].final) and not problem.tensors[t].pageable:
-                stuck.add(t)
-    pairs = [{p.input, p.output} for op in problem.operators for p in op.in_place if p.required]
-    return frozenset(stuck.union(*(pair for pair in pairs if pair & stuck)))
-
-
-def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: Decided) -> StreamedOperators:
-    """The same without prices, and without the choices that `bans` rules out.
-
-    `decided`: of this limit, by operators that are alike.
-
-    An operator is looked at again when one of its operands has gone to the store, or come back.
-    """
-    problem = offer.problem
-    replaced = {new for op in problem.operators for new in (p.output for p in op.in_place if p.required)}
-    state = replaced - offer.sums.keys() - offer.readers.keys()
-    candidates = {t for t in offer.maker if t not in state and _can_be_token(offer, t)}
-    candidates = {t for t in candidates if _versions_of_sum(offer, t) <= candidates}
-    tokens: frozenset[int] = frozenset()
-    operators: StreamedOperators = {}
-    short: set[int] = set()  # operators that need more than the limit
-    stuck: set[int] = set()  # those that have no cut for all of their tokens
-    again: Iterable[int] = range(len(problem.operators))
-    while True:
-        for k in again:
-            op = problem.operators[k]
-            own = frozenset(t for t in (*op.inputs, *op.outputs) if t in tokens)
-            short.discard(k)
-            stuck.discard(k)
-            operators.pop(k, None)
-            fits = not own and _needs(problem, op, tokens) <= limit_bytes
-            if fits and not offer.tables_of(k) - bans.whole:
-                continue
-            best = _once(offer, k, own, tokens, limit_bytes, bans, decided)
-            if fits and best is not None and best.cut != INDICES:
-                best = None
-            if best is not None:
-                operators[k] = best
-            elif own:
-                stuck.add(k)
-            if _needs(problem, best or op, tokens) > limit_bytes:
-                short.add(k)
-        wanted: set[int] = set()
-        for k in sorted(short | stuck):
-            operands = (*problem.operators[k].inputs, *problem.operators[k].outputs)
-            if k in short:
-                more = [t for t in operands if t in candidates and t not in tokens]
-                more.sort(key=lambda t: -problem.tensors[t].size_bytes)
-                room = max(1, MOST_STREAMS - sum(1 for t in operands if t in tokens))
-                chosen = more[:1] if limit_bytes else more[:room]  # nothing keeps within no bytes
-                wanted |= frozenset[int]().union(*(_versions_of_sum(offer, t) for t in chosen))
-            if k in stuck:
-                candidates -= frozenset[int]().union(*(_versions_of_sum(offer, t) for t in operands if t in tokens))
-        lost = tokens - candidates
-        changed = lost or wanted
-        if not changed:
-            return dict(sorted(operators.items()))
-        tokens = tokens - lost if lost else tokens | wanted
-        again = sorted({k for t in changed for k in (offer.maker[t], *offer.readers.get(t, ()))})
-
-
-def _priced(offer: StreamedAlternatives, k: int, op: OperatorSpec) -> OperatorSpec:
-    streamed = frozenset({*op.reads_store, *op.writes_store})
-    return offer.priced(k, streamed, offer.forms(k, streamed).index(Form.of(op)))
-
-
-def _can_be_token(offer: StreamedAlternatives, t: int) -> bool:
-    """Whether it may be on the store alone: it ends with the step. No operator need read it, as a frozen pool's."""
-    problem = offer.problem
-    tensor = problem.tensors[t]
-    if tensor.initial or t in offer.results:
-        return False
-    return offer.can_leave(t) and tensor.size_bytes > problem.alignment_bytes
-
-
-def _versions_of_sum(offer: StreamedAlternatives, t: int) -> frozenset[int]:
-    """The tensor; all versions of a sum, which are on the store together or in RAM."""
-    return offer.sums.get(t, frozenset({t}))
-
-
-def _versions(offer: StreamedAlternatives, k: int, tokens: frozenset[int]) -> frozenset[int]:
-    """The state that an operator replaces, both versions, but for scalars and versions that others read in RAM."""
-    problem = offer.problem
-    pairs = [p for p in problem.operators[k].in_place if p.required and p.input not in offer.sums]
-    pairs = [p for p in pairs if p.output in tokens or p.output not in offer.readers]
-    large = [p for p in pairs if problem.tensors[p.input].size_bytes > problem.alignment_bytes]
-    return frozenset(t for p in large for t in (p.input, p.output))
-
-
-def _once(
-    offer: StreamedAlternatives,
-    k: int,
-    own: frozenset[int],
-    tokens: frozenset[int],
-    limit_bytes: int,
-    bans: Bans,
-    decided: Decided,
-) -> OperatorSpec | None:
-    """The result of `_best`: as for an operator that is alike, where there was one."""
-    op = offer.problem.operators[k]
-    operands = (*op.inputs, *op.outputs)
-    key = offer.alike(k), tuple((t in tokens, t in bans.in_ram, t in bans.whole) for t in operands)
-    if key not in decided:
-        best = _best(offer, k, own, tokens, limit_bytes, bans)
-        if best is None:
-            decided[key] = None
-        else:
-            streamed = frozenset({*best.reads_store, *best.writes_store})
-            number = offer.forms(k, streamed).index(Form.of(best))
-            decided[key] = tuple(operands.index(t) for t in streamed), number
-    recorded = decided[key]
-    if recorded is None:
-        return None
-    places, number = recorded
-    return offer.alternative(k, frozenset(operands[n] for n in places), number)
-
-
-def _best(
-    offer: StreamedAlternatives,
-    k: int,
-    own: frozenset[int],
-    tokens: frozenset[int],
-    limit_bytes: int,
-    bans: Bans,
-) -> OperatorSpec | None:
-    """The operator with `own` streamed, and as much of its state as the limit asks for; None if it cannot be."""
-    problem, op = offer.problem, offer.problem.operators[k]
-    versions = _versions(offer, k, tokens)
-    read = [t for t in op.inputs if offer.is_state(t) and t not in versions | bans.in_ram]
-    read.sort(key=lambda t: -problem.tensors[t].size_bytes)
-    read = [t for t in read if problem.tensors[t].size_bytes > problem.alignment_bytes]
-    streamed = own | versions  # all versions: a bad block must not reach state in RAM
-    sets = [streamed] if streamed else []
-    sets += [streamed | frozenset(read[: n + 1]) for n in range(len(read))]
-    if own and versions:
-        sets.insert(0, own)
-    if versions & bans.in_ram:
-        sets = [own] if own else []
-    tables = offer.tables_of(k)
-    is_whole = bool(tables & bans.whole)
-    if tables and not tables & bans.in_ram and not is_whole:
-        sets.insert(0, streamed | tables)
-    best: OperatorSpec | None = None
-    least = math.inf
-    for chosen in sets:
-        if bans.little and offer.is_little(k, chosen):
-            continue
-        forms = enumerate(zip(offer.forms(k, chosen), offer.workspaces(k, chosen), strict=True))
-        sizes = {n: size for n, (form, size) in forms if not (is_whole and form.cut == INDICES)}
-        if not sizes:
-            continue
-        first = next(iter(sizes))
-        besides = _needs(problem, offer.alternative(k, chosen, first), tokens) - sizes[first]  # the same for each
-        fitting = [n for n, size in sizes.items() if besides + size <= limit_bytes]
-        if fitting:
-            priced = [offer.priced(k, chosen, n) for n in fitting]
-            best = min(priced, key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
-            break
-        smallest = min(sizes, key=lambda n: sizes[n])
-        if besides + sizes[smallest] < least:
-            least = besides + sizes[smallest]
-            best = offer.alternative(k, chosen, smallest)
-    if best is None or (not own and _needs(problem, best, tokens) >= _needs(problem, op, tokens)):
-        return None
-    return best

@@ -25,7 +25,7 @@ from poetc.errors import UsageError
 from poetc.graph import TrainingGraph
 from poetc.measure import HostModel, StepError, compile_library
 from poetc.measure._host import host_sources, make_library, make_variables
-from poetc.planning.streaming import within
+from poetc.planning.streamed_operators import within
 from poetc.program import (
     Call,
     PageIn,

@@ -21,14 +21,15 @@ from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
 from poetc.devices.streaming import StreamedAlternatives
 from poetc.errors import InfeasibleError, LimitError
-from poetc.planning import MicroBatches, plain
+from poetc.planning import MicroBatches, plain, streamed_operators
 from poetc.planning import streaming as planning_streaming
 from poetc.planning.chain import reductions
 from poetc.planning.kernels import with_least_workspace
 from poetc.planning.planner import Planner
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.state import everything_on_store
-from poetc.planning.streaming import Streaming, within
+from poetc.planning.streamed_operators import within
+from poetc.planning.streaming import Streaming
 from poetc.scheduling import (
     Compute,
     MemoryPlan,
@@ -304,13 +305,13 @@ def deep_model(path: Path, layers: int) -> Path:
 def test_equal_layers_are_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More layers are no more work, and the choice is that of each operator for itself."""
     asked: list[int] = []
-    best = planning_streaming._best
+    best = streamed_operators._best
 
     def counted(offer: StreamedAlternatives, k: int, *others: object) -> OperatorSpec | None:
         asked.append(k)
         return best(offer, k, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planning_streaming, "_best", counted)
+    monkeypatch.setattr(streamed_operators, "_best", counted)
     counts = []
     for layers in (5, 9):
         problem, _, streaming = planned(deep_model(tmp_path / f"{layers}.onnx", layers))
@@ -323,7 +324,7 @@ def test_equal_layers_are_decided_once(tmp_path: Path, monkeypatch: pytest.Monke
             monkeypatch.setattr(StreamedAlternatives, "alike", lambda self, k: (k,))
             assert within(offer, limit) == made and len(asked) > 2 * counts[-1], "each for itself"
             monkeypatch.undo()
-            monkeypatch.setattr(planning_streaming, "_best", counted)
+            monkeypatch.setattr(streamed_operators, "_best", counted)
             asked.clear()
     assert counts[:2] == counts[2:]
 
@@ -351,9 +352,9 @@ def test_a_floor_looks_at_a_concatenation_few_times(tmp_path: Path, monkeypatch:
     problem, _, streaming = planned(path)
     offer = streaming._offer(problem)
     assert offer is not None
-    once, looks = planning_streaming._once, list[str]()
+    once, looks = streamed_operators._once, list[str]()
     monkeypatch.setattr(
-        planning_streaming, "_once", lambda o, k, *how: looks.append(problem.operators[k].kind) or once(o, k, *how)
+        streamed_operators, "_once", lambda o, k, *how: looks.append(problem.operators[k].kind) or once(o, k, *how)
     )
     made = within(offer, 0)
     (concat,) = (op for op in made.values() if op.kind == "Concat")
@@ -373,7 +374,7 @@ def test_alternatives_differ_in_their_workspace_alone(model: Path) -> None:
             made, sizes = offer.alternatives(k, streamed), offer.workspaces(k, streamed)
             assert len(made) == len(sizes)
             besides = {
-                planning_streaming._needs(problem, f, streamed) - size for f, size in zip(made, sizes, strict=True)
+                streamed_operators.needs_bytes(problem, f, streamed) - size for f, size in zip(made, sizes, strict=True)
             }
             assert len(besides) <= 1
             compared += len(made) > 1
