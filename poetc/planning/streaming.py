@@ -200,8 +200,8 @@ class Streaming(Reduction[Streams]):
     def _ranked(self, problem: Problem, planner: Planner) -> Ranked:
         """Proposals that may fit, the one with the cheapest first schedule first.
 
-        Side by side each takes long to solve. Where there is such a schedule, three kinds are left out then: those without
-        one, those at the floor, and those that cost more even without paging.
+        Side by side each takes long to solve. Where there is such a schedule, those without one are left out. So are
+        those at the floor, and those that cost more even without paging.
         """
         is_narrow = bool(problem.processors)
         shares = STREAMING.quick_shares if planner.options.is_quick else STREAMING.shares
