@@ -259,7 +259,18 @@ POETC_INLINE void coded_columns(const poetc_coded *w, const int bits, const int 
     }
 }
 
-/* Codes along the columns, in the quickest way for them. */
+/* Codes along the terms, and along the columns, in the quickest way for them. */
+POETC_INLINE void coded_turned(const poetc_coded *w, const int bits, const int rows, const coded_task *t)
+{
+#if defined(__aarch64__)
+    if (neon_fits(w)) {
+        neon_columns(w, bits, rows, t);
+        return;
+    }
+#endif
+    coded_columns(w, bits, rows, t);
+}
+
 POETC_INLINE void coded_along(const poetc_coded *w, const int bits, const int rows, const int pairs,
                               const coded_task *t)
 {
@@ -277,9 +288,9 @@ POETC_INLINE void coded_along(const poetc_coded *w, const int bits, const int ro
     {                                                                                                                  \
         const int32_t all = t->columns;                                                                                \
         if (turned && w->bits == 4) {                                                                                  \
-            coded_columns(w, 4, rows, t);                                                                              \
+            coded_turned(w, 4, rows, t);                                                                               \
         } else if (turned) {                                                                                           \
-            coded_columns(w, 8, rows, t);                                                                              \
+            coded_turned(w, 8, rows, t);                                                                               \
         } else {                                                                                                       \
             const int pairs = rows ? PAIRS_OF(rows) : 1, together = SHARING(pairs) * PAIR;                              \
             t->columns = w->blocks > 1 && (w->block % together || t->column % together) ? 0 : all - all % (pairs * PAIR); \

@@ -1,7 +1,7 @@
-/* Few rows times codes that follow each other along the columns, in Neon. Zero points that are codes are taken from
- * codes as bytes, which widen as they are subtracted.
+/* Few rows times codes in Neon. Zero points that are codes are taken from codes as integers.
  *
- * Layout: that of poetc_coded_block.h, which includes this file. Pairs of a call share their scales.
+ * Layout: that of poetc_coded_block.h, which includes this file. Pairs of a call that lie along the columns share their
+ * scales.
  * Order of sums: that of poetc_gemm_block.h. The difference of two codes is exact, so the bits are those of floats. */
 #ifndef POETC_CODED_NEON_H
 #define POETC_CODED_NEON_H
@@ -47,9 +47,10 @@ POETC_INLINE void codes_less(poetc_vector *to, const uint8_t *codes, uint8x16_t 
 
 /* Where the codes, scales, zero points and factors of the next term lie. */
 typedef struct {
-    const uint8_t *codes, *zeros;
+    const uint8_t *codes, *zeros; /* zeros NULL: each is `zero` */
     const float *scales, *x;
     ptrdiff_t step, blocks, zero_step;
+    uint8x16_t zero;
     int8x16_t shift; /* of a zero point of 4 bits */
 } neon_place;
 
@@ -68,12 +69,14 @@ POETC_INLINE void neon_terms(poetc_vector sum[][2 * MOST_PAIRS], neon_place *at,
     at->x += rows >= 4 ? rows : together;
     POETC_UNROLL
     for (n = 0; n < together; n++) {
-        uint8x16_t zero = vld1q_dup_u8(at->zeros);
-        const float scale = *at->scales;
+        const float scale = at->scales[n * at->blocks];
         poetc_vector v[2 * MOST_PAIRS];
-        if (apart)
-            zero = vandq_u8(vshlq_u8(zero, at->shift), vdupq_n_u8(15));
-        codes_less(v, at->codes, zero, bits, pairs);
+        if (at->zeros) {
+            at->zero = vld1q_dup_u8(at->zeros + n * at->zero_step);
+            if (apart)
+                at->zero = vandq_u8(vshlq_u8(at->zero, at->shift), vdupq_n_u8(15));
+        }
+        codes_less(v, at->codes + n * at->step, at->zero, bits, pairs);
         POETC_UNROLL
         for (j = 0; j < 2 * pairs; j++) {
             v[j] *= scale;
@@ -81,25 +84,26 @@ POETC_INLINE void neon_terms(poetc_vector sum[][2 * MOST_PAIRS], neon_place *at,
             for (i = 0; i < rows; i++)
                 POETC_ADD_SCALED(sum[i][j], v[j], rows >= 4 ? factors[i / 4][i % 4] : factors[i][n]);
         }
-        at->codes += at->step, at->scales += at->blocks, at->zeros += at->zero_step;
         __asm__ volatile("" ::: "memory"); /* terms that mix would need more registers than there are */
     }
+    at->codes += together * at->step, at->scales += together * at->blocks;
+    if (at->zeros)
+        at->zeros += together * at->zero_step;
 }
 
 /* The sums of one to eight rows with all terms of a block of columns. */
 POETC_INLINE void neon_rows(const poetc_coded *w, const int bits, const int rows, const int pairs, const coded_task *t)
 {
-    static const uint8_t middles[2] = {8, 128};
     const int apart = bits == 4, together = rows >= 4 ? 1 : 4;
     neon_place at = {.step = poetc_coded_bytes(bits, w->depth), .blocks = w->blocks};
     int32_t column, left;
-    at.zero_step = w->zeros ? poetc_coded_bytes(bits, w->blocks) : 0;
+    at.zero_step = poetc_coded_bytes(bits, w->blocks);
     for (column = t->column; column + pairs * PAIR <= t->column + t->columns; column += pairs * PAIR) {
         const int32_t block = w->blocks > 1 ? column / w->block : 0;
         poetc_vector sum[MOST_ROWS][2 * MOST_PAIRS];
         at.codes = w->codes + t->first * at.step + column * bits / 8;
-        at.zeros = w->zeros ? w->zeros + t->first * at.zero_step + (apart ? block >> 1 : block) : middles + !apart;
-        at.shift = vdupq_n_s8((int8_t)(w->zeros && apart ? -4 * (block & 1) : 0));
+        at.zeros = w->zeros ? w->zeros + t->first * at.zero_step + (apart ? block >> 1 : block) : NULL;
+        at.zero = vdupq_n_u8(apart ? 8 : 128), at.shift = vdupq_n_s8((int8_t)(-4 * (block & 1)));
         at.scales = w->scales + t->first * at.blocks + block, at.x = t->x;
         start_sums(sum, t, rows, pairs, apart, column);
         for (left = t->depth; left >= together; left -= together)
@@ -107,6 +111,131 @@ POETC_INLINE void neon_rows(const poetc_coded *w, const int bits, const int rows
         for (; left > 0; left--)
             neon_terms(sum, &at, t, bits, rows, pairs, 1);
         finish_sums(sum, t, rows, pairs, apart, column);
+    }
+}
+
+/* Of four columns: the scales of a block, `blocks` apart. */
+POETC_INLINE poetc_vector neon_scales(const float *from, ptrdiff_t blocks)
+{
+    float32x4_t scales = vdupq_n_f32(from[0]);
+    scales = vld1q_lane_f32(from += blocks, scales, 1), scales = vld1q_lane_f32(from += blocks, scales, 2);
+    return (poetc_vector)vld1q_lane_f32(from + blocks, scales, 3);
+}
+
+/* Likewise the zero points. */
+POETC_INLINE poetc_vector neon_zeros(const uint8_t *from, ptrdiff_t step, const int bits, int32_t block)
+{
+    uint8x16_t zeros = vld1q_lane_u8(from, vdupq_n_u8(0), 0);
+    zeros = vld1q_lane_u8(from += step, zeros, 4), zeros = vld1q_lane_u8(from += step, zeros, 8);
+    zeros = vld1q_lane_u8(from + step, zeros, 12);
+    if (bits == 4)
+        return (poetc_vector)vcvtq_f32_u32((uint32x4_t)zeros >> (4 * (block & 1)) & 15);
+    return (poetc_vector)vcvtq_f32_u32((uint32x4_t)zeros);
+}
+
+/* Whether neon_columns can: pieces of a column have one scale each, and zero points are codes. */
+static inline int neon_fits(const poetc_coded *w)
+{
+    return !w->points && (w->blocks <= 1 || w->block % (PIECE * 8 / w->bits) == 0);
+}
+
+/* Codes as floats: a code whose lowest bit is number n is put into the mantissa of 2^(23 - n), which it is added to.
+ * The difference of that and of 2^(23 - n) and the zero point is exact. */
+#define CODES_OF_HALF (16 / bits)
+#define LOWEST_BIT(n) ((n) % CODES_OF_HALF * bits)
+#define HOLDER(n) vdupq_n_u32((uint32_t)(150 - LOWEST_BIT(n)) << 23)
+
+/* The terms of a word of each of eight columns. `holders` have codes of the word before in their mantissas; `less` has
+ * their powers of two with the zero points. */
+POETC_INLINE void neon_word(poetc_vector sum[][2 * MOST_PAIRS], const poetc_words first, const poetc_words second,
+                            const poetc_vector *scale, poetc_vector less[][4], uint32x4_t *holders, const float **x,
+                            ptrdiff_t x_row, float **to, const int bits, const int rows)
+{
+    const uint32x4_t parts[2][2] = {{(uint32x4_t)first, (uint32x4_t)first >> 16},
+                                    {(uint32x4_t)second, (uint32x4_t)second >> 16}};
+    const int together = rows >= 4 ? 1 : 4, loads = rows >= 4 ? rows / 4 : rows;
+    poetc_vector factors[MOST_ROWS];
+    int h, i, n;
+    POETC_UNROLL
+    for (n = 0; n < 32 / bits; n++) {
+        const int place = n % CODES_OF_HALF;
+        if (n % together == 0) {
+            POETC_UNROLL
+            for (i = 0; i < loads; i++)
+                factors[i] = poetc_vector_load(rows >= 4 ? *x + 4 * i : *x + i * x_row);
+            *x += rows >= 4 ? rows : together;
+        }
+        POETC_UNROLL
+        for (h = 0; h < 2; h++) {
+            const uint32x4_t bits_of_code = vdupq_n_u32(((1u << bits) - 1u) << LOWEST_BIT(n));
+            poetc_vector v;
+            /* as a whole: the compiler would keep both codes of a holder */
+            __asm__("bit %0.16b, %2.16b, %3.16b\n\tfsub %1.4s, %0.4s, %4.4s"
+                    : "+&w"(holders[place]), "=w"(v)
+                    : "w"(parts[h][n / CODES_OF_HALF]), "w"(bits_of_code), "w"(less[h][place]));
+            v *= scale[h];
+            POETC_UNROLL
+            for (i = 0; i < rows; i++)
+                POETC_ADD_SCALED(sum[i][h], v, rows >= 4 ? factors[i / 4][i % 4] : factors[i][n % together]);
+            if (rows == 0) {
+                poetc_vector_store(*to, v);
+                *to += LANES;
+            }
+        }
+        __asm__ volatile("" ::: "memory"); /* as above */
+    }
+}
+
+/* The sums of rows with all terms of a block of columns, or panels, of codes along the terms. */
+POETC_INLINE void neon_columns(const poetc_coded *w, const int bits, const int rows, const coded_task *t)
+{
+    const ptrdiff_t step = poetc_coded_bytes(bits, w->depth), blocks = w->blocks, x_row = t->x_row;
+    const ptrdiff_t zero_step = poetc_coded_bytes(bits, w->blocks);
+    const int32_t depth = t->depth, length = blocks > 1 ? w->block : t->first + depth;
+    const int32_t begin = blocks > 1 ? t->first / length : 0;
+    const poetc_vector middle = (poetc_vector){0} + (bits == 4 ? 8.0f : 128.0f);
+    uint32x4_t holders[4];
+    int32_t column, k;
+    int n, word;
+    POETC_UNROLL
+    for (n = 0; n < CODES_OF_HALF; n++)
+        holders[n] = HOLDER(n);
+    for (column = t->column; column < t->column + t->columns; column += PAIR) {
+        const uint8_t *codes = w->codes + column * step + t->first * bits / 8;
+        const float *x = t->x, *scales = w->scales + column * blocks + begin;
+        float *to = t->panels + (ptrdiff_t)(column - t->column) * depth;
+        poetc_vector sum[MOST_ROWS][2 * MOST_PAIRS], scale[2], less[2][4];
+        poetc_vector zero[2] = {middle, middle};
+        int32_t block = begin, left = 0;
+        start_sums(sum, t, rows, 1, 0, column);
+        for (k = 0; k < depth; k += PIECE * 8 / bits, left -= PIECE * 8 / bits, codes += PIECE) {
+            poetc_words words[2][4];
+            if (left == 0) {
+                scale[0] = neon_scales(scales, blocks), scale[1] = neon_scales(scales + LANES * blocks, blocks);
+                if (w->zeros) {
+                    const uint8_t *from = w->zeros + column * zero_step + (bits == 4 ? block >> 1 : block);
+                    zero[0] = neon_zeros(from, zero_step, bits, block);
+                    zero[1] = neon_zeros(from + LANES * zero_step, zero_step, bits, block);
+                }
+                scales++, block++, left = length * block - (t->first + k);
+                POETC_UNROLL
+                for (n = 0; n < CODES_OF_HALF; n++)
+                    less[0][n] = (poetc_vector)HOLDER(n) + zero[0], less[1][n] = (poetc_vector)HOLDER(n) + zero[1];
+            }
+            poetc_words_of_rows(words[0], codes, step);
+            poetc_words_of_rows(words[1], codes + LANES * step, step);
+#define WORD neon_word(sum, words[0][word], words[1][word], scale, less, holders, &x, x_row, &to, bits, rows)
+            if (rows == 1 || rows == 2) {
+                POETC_UNROLL_4
+                for (word = 0; word < 4; word++)
+                    WORD;
+            } else {
+                for (word = 0; word < 4; word++)
+                    WORD;
+            }
+#undef WORD
+        }
+        finish_sums(sum, t, rows, 1, 0, column);
     }
 }
 
