@@ -47,7 +47,7 @@ POETC_INLINE void codes_less(poetc_vector *to, const uint8_t *codes, uint8x16_t 
 
 /* Where the codes, scales, zero points and factors of the next term lie. */
 typedef struct {
-    const uint8_t *codes, *zeros; /* zeros NULL: each is `zero` */
+    const uint8_t *codes, *zeros; /* with a step of nothing, each is `zero` */
     const float *scales, *x;
     ptrdiff_t step, blocks, zero_step;
     uint8x16_t zero;
@@ -71,7 +71,7 @@ POETC_INLINE void neon_terms(poetc_vector sum[][2 * MOST_PAIRS], neon_place *at,
     for (n = 0; n < together; n++) {
         const float scale = at->scales[n * at->blocks];
         poetc_vector v[2 * MOST_PAIRS];
-        if (at->zeros) {
+        if (rows >= 4 || at->zero_step) { /* for many rows a branch costs more */
             at->zero = vld1q_dup_u8(at->zeros + n * at->zero_step);
             if (apart)
                 at->zero = vandq_u8(vshlq_u8(at->zero, at->shift), vdupq_n_u8(15));
@@ -87,23 +87,24 @@ POETC_INLINE void neon_terms(poetc_vector sum[][2 * MOST_PAIRS], neon_place *at,
         __asm__ volatile("" ::: "memory"); /* terms that mix would need more registers than there are */
     }
     at->codes += together * at->step, at->scales += together * at->blocks;
-    if (at->zeros)
-        at->zeros += together * at->zero_step;
+    at->zeros += together * at->zero_step;
 }
 
 /* The sums of one to eight rows with all terms of a block of columns. */
 POETC_INLINE void neon_rows(const poetc_coded *w, const int bits, const int rows, const int pairs, const coded_task *t)
 {
+    static const uint8_t middles[2] = {8, 128};
     const int apart = bits == 4, together = rows >= 4 ? 1 : 4;
     neon_place at = {.step = poetc_coded_bytes(bits, w->depth), .blocks = w->blocks};
     int32_t column, left;
-    at.zero_step = poetc_coded_bytes(bits, w->blocks);
+    at.zero_step = w->zeros ? poetc_coded_bytes(bits, w->blocks) : 0;
     for (column = t->column; column + pairs * PAIR <= t->column + t->columns; column += pairs * PAIR) {
         const int32_t block = w->blocks > 1 ? column / w->block : 0;
         poetc_vector sum[MOST_ROWS][2 * MOST_PAIRS];
         at.codes = w->codes + t->first * at.step + column * bits / 8;
-        at.zeros = w->zeros ? w->zeros + t->first * at.zero_step + (apart ? block >> 1 : block) : NULL;
-        at.zero = vdupq_n_u8(apart ? 8 : 128), at.shift = vdupq_n_s8((int8_t)(-4 * (block & 1)));
+        at.zeros = w->zeros ? w->zeros + t->first * at.zero_step + (apart ? block >> 1 : block) : middles + !apart;
+        at.zero = vdupq_n_u8(apart ? 8 : 128);
+        at.shift = vdupq_n_s8((int8_t)(w->zeros && apart ? -4 * (block & 1) : 0));
         at.scales = w->scales + t->first * at.blocks + block, at.x = t->x;
         start_sums(sum, t, rows, pairs, apart, column);
         for (left = t->depth; left >= together; left -= together)
