@@ -340,6 +340,7 @@ def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -
         if isinstance(action, Compute):
             room[action.operator] = min(room[action.operator], solution.problem.budget_bytes - in_use_bytes)
     used = [op.workspace_bytes for op in solution.problem.operators]
+    until = max(stop_at, time.monotonic())
     for part in range(KERNEL.rooms, -1, -1):
         sizes = [ws + max(0, free) * part // KERNEL.rooms for ws, free in zip(used, room, strict=True)]
         choice = tuple(_at_most(op, size) for op, size in zip(problem.operators, sizes, strict=True))
@@ -353,7 +354,6 @@ def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -
             verify(replace(plain, deadline_ns=None), schedule)
         except ScheduleError:
             continue
-        until = max(stop_at, time.monotonic())
         schedule, plan = packed(plain, without_moves(plain, schedule), until, until)
         if ram_bytes(plain, plan) <= solution.problem.budget_bytes:
             return replace(solution, problem=plain, schedule=schedule, plan=plan)

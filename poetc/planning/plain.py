@@ -141,8 +141,10 @@ class _PlainSolve:
         pack_until = time.monotonic() + PLAIN.pack_share * self.limit_s
         if self.planner.solve_share == PLAIN.solve_share:
             pack_until = max(pack_until, self.stop_at - 2 * PLAIN.pack_share * self.limit_s)
-        effort = effort_of(self.options)
-        solved, plan = packed(problem, first, pack_until, self.stop_at, effort)
+        effort, moves_until = effort_of(self.options), self.stop_at
+        if self.incumbent is None:  # a late solver's schedule is worth a round of moves, where there is no other
+            moves_until = max(moves_until, time.monotonic())
+        solved, plan = packed(problem, first, pack_until, moves_until, effort)
         order = first_executions(first.actions)  # the proof is about this order
         budget_bytes, late_s = problem.budget_bytes, min(PLAIN.late_s, PLAIN.retry_share * self.limit_s)
         for attempt in range(PLAIN.attempts):
@@ -168,7 +170,7 @@ class _PlainSolve:
                 return None
             solved = schedule
             pack_until = self.stop_at + late_s if in_haste else self.stop_at
-            solved, plan = packed(problem, solved, pack_until, pack_until, effort)
+            solved, plan = packed(problem, solved, pack_until, self.stop_at, effort)
         return None
 
     def _again(

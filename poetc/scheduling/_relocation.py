@@ -30,7 +30,8 @@ from poetc.scheduling.schedule import Action, Free, MemoryPlan, Move, PageIn, Pa
 Ints = npt.NDArray[np.int64]
 
 PLACEMENTS, MOST_ROUNDS = 60_000, 40
-LATE_S = 2.0  # beyond the time limit, at most, before the last round begins
+LATE_S = 1.0  # beyond the time limit, at most, for a first round that finds something
+READ_EVERY = 64  # actions of a round, after which it reads the clock
 PROMOTED = 8  # at most, from one round to the next
 FULL = 0.95
 NOWHERE = -1
@@ -42,8 +43,8 @@ def pack_with_moves(
     """`schedule` with moves, and a plan whose arena ends at or below `capacity_bytes`; None if none was found.
 
     `schedule` has no moves. Its proof keeps its bound, which holds for schedules with moves all the more. The search
-    ends after its first round, at the earliest, when `time.monotonic()` is `stop_at`, or LATE_S later if nothing was
-    found by then. Deterministic but for that.
+    ends when `time.monotonic()` is `stop_at`, or LATE_S later if nothing was found by then, a round midway too.
+    Deterministic but for that.
     """
     pages = any(isinstance(s, PageIn | PageOut) for s in schedule.actions)
     buffer_bytes = problem.page_buffer_bytes if pages else 0
@@ -54,10 +55,8 @@ def pack_with_moves(
     placed = 0
     orders = packing.orders()
     for attempt in range(MOST_ROUNDS):
-        now = time.monotonic()
-        if best is not None and (best.cost == 0 or placed >= PLACEMENTS or now >= stop_at):
-            break
-        if attempt and now >= stop_at + LATE_S:
+        give_up_at = stop_at if best is not None else stop_at + LATE_S
+        if time.monotonic() >= give_up_at or (best is not None and (best.cost == 0 or placed >= PLACEMENTS)):
             break
         if attempt < len(orders):
             order = orders[attempt]
@@ -65,7 +64,7 @@ def pack_with_moves(
             order = packing.promoted(best.order, best.blamed, Random(attempt))
         else:
             break
-        packed = packing.round(order, best.cost if best is not None else math.inf)
+        packed = packing.round(order, best.cost if best is not None else math.inf, give_up_at)
         placed += 2 * len(packing.lifetimes)
         if packed is not None and (best is None or packed.cost < best.cost):
             best = packed
@@ -241,8 +240,8 @@ class _Packing:
 
     # --- one round ----------------------------------------------------------------------------------------------------
 
-    def round(self, order: list[int], most: float) -> _Round | None:
-        """Along `order`; None where no moves make room, or where they cost `most` or more."""
+    def round(self, order: list[int], most: float, stop_at: float) -> _Round | None:
+        """Along `order`; None where no moves make room, where they cost `most` or more, or where the time is up."""
         self.hints = hints_within(self.starts, self.ends, self.sizes, order, self.pairs, self.bottom, self.capacity)
         self.blamed = []
         if any(self.hints[i] == NOWHERE for i, _ in self.pairs):
@@ -255,6 +254,8 @@ class _Packing:
         self.places: dict[_Key, int] = dict(self.lasting) | dict.fromkeys(self.empty, 0)
         self.cost = 0.0
         for now, action in enumerate(self.actions):
+            if now % READ_EVERY == 0 and time.monotonic() >= stop_at:
+                return None
             for i in self.finish[now]:
                 self.arena.remove(i, self.at.pop(i))
             begins = self.begins[now]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -29,6 +30,7 @@ from poetc.scheduling import (
     Scope,
     Status,
     TensorSpec,
+    _relocation,
     keep_all,
     pack,
     pack_with_moves,
@@ -73,6 +75,38 @@ def test_moves_where_no_offsets_fit() -> None:
     assert plan.arena_bytes == live == trace.peak_bytes
     assert 0 < trace.moves == len(moves(moved)) <= 3
     assert without_moves(problem, moved).actions == schedule.actions
+
+
+def long_and_tight(random: Random) -> tuple[Problem, Schedule]:
+    """600 operators whose results live for up to 20 operators."""
+    frees: dict[int, tuple[int, ...]] = {}
+    for k in range(579):
+        reader = k + random.randint(1, 20)
+        frees[reader] = (*frees.get(reader, ()), k)
+    return chain(*(random.randint(1, 30) for _ in range(600)), frees=frees)
+
+
+@pytest.mark.parametrize(("limit_s", "late_s", "finds"), [(2.0, 1.0, False), (9.0, 0.0, True)])
+def test_the_time_limit_ends_a_round_midway(
+    limit_s: float, late_s: float, finds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first round may end late. Time passes only where tensors are put: 10 ms each, and 6 s a round."""
+    now_s = 0.0
+    put = _relocation._Packing.put
+
+    def slow(packing: _relocation._Packing, i: int) -> bool:
+        nonlocal now_s
+        now_s += 0.01
+        return put(packing, i)
+
+    problem, schedule = long_and_tight(Random(0))
+    live = verify(replace(problem, budget_bytes=1 << 40), schedule).peak_bytes
+    monkeypatch.setattr(_relocation._Packing, "put", slow)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    assert pack_with_moves(problem, schedule, live) is not None and now_s > 12.0
+    now_s = 0.0
+    assert (pack_with_moves(problem, schedule, live, stop_at=limit_s) is not None) == finds
+    assert limit_s + late_s <= now_s <= limit_s + late_s + 0.01 * _relocation.READ_EVERY
 
 
 def test_no_moves_where_there_is_room() -> None:
