@@ -19,7 +19,7 @@ from poetc.devices.growth import Growth
 from poetc.devices.streaming import StreamedAlternatives, forms_of_operator
 from poetc.graph import DType, TensorType
 from poetc.ops import Bound, Cut, Part, Span, spec
-from poetc.planning.streaming import within
+from poetc.planning.streamed_operators import within
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE
 from poetc.training import TrainingOptions
 from tests.program.models import rows_case, words

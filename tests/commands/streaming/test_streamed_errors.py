@@ -18,7 +18,7 @@ from poetc.devices import build_problem, load_profile
 from poetc.devices.streaming import StreamedAlternatives
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Planner
-from poetc.planning.streaming import within
+from poetc.planning.streamed_operators import within
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 from tests.planning.streaming.test_streamed_models import _text
