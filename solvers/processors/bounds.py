@@ -37,7 +37,7 @@ def critical_path_ns(problem: Problem) -> int:
     makers, ends = makers_of(problem), list[int]()
     for operator in problem.operators:
         begin = max((ends[makers[t]] for t in operator.inputs if makers[t] >= 0), default=0)
-        ends.append(begin + _fastest_ns(problem, operator))
+        ends.append(begin + _fastest_ns(operator))
     return max(ends, default=0)
 
 
@@ -46,7 +46,7 @@ def shortest_ns(problem: Problem) -> int:
     if not problem.processors:
         return problem.compute_once_ns
     weights = weights_of(problem, by_time=True)
-    divided = sum(_weighted_ns(problem, o, weights) for o in problem.operators)
+    divided = sum(_weighted_ns(o, weights) for o in problem.operators)
     return max(critical_path_ns(problem), -(-divided // GRAIN))
 
 
@@ -59,21 +59,19 @@ def relaxed(problem: Problem, transfers_ns: int = 0) -> Relaxed:
     idle = [p.idle_uw for p in problem.processors]
     total_uw = sum(idle)
 
-    def costs(part: OperatorSpec | Variant) -> tuple[int, int, int]:
-        """The least energy and time of an execution in the relaxation, and the least energy above idling."""
-        options = [(0, part.time_ns, part.energy_pj), *((e.processor, e.time_ns, e.energy_pj) for e in part.elsewhere)]
+    def costs(operator: OperatorSpec, first: int = 0) -> tuple[int, int, int]:
+        """The least energy and time of an execution in the relaxation, and the least energy above idling.
+
+        In kernel number `first`, or in one with less workspace.
+        """
         # In thousandths of picojoules, and GRAIN parts of nanoseconds.
-        above = [(p, t, 1000 * e - idle[p] * t) for p, t, e in options]
+        above = [(p, t, 1000 * e - idle[p] * t) for p, t, e in _costs_of_kernels(operator, first)]
         energy = min(a * GRAIN + total_uw * weights[p] * t for p, t, a in above) // (1000 * GRAIN)
         return energy, min(weights[p] * t for p, t, _ in above) // GRAIN, min(a for _, _, a in above)
 
-    def plain(part: OperatorSpec) -> OperatorSpec:
-        energy_pj, time_ns, _ = costs(part)
-        variants = []
-        for v in part.low_workspace:
-            energy, time, _ = costs(v)
-            variants.append(replace(v, energy_pj=max(energy, energy_pj), time_ns=max(time, time_ns), elsewhere=()))
-        return replace(part, energy_pj=energy_pj, time_ns=time_ns, elsewhere=(), low_workspace=tuple(variants))
+    def plain(operator: OperatorSpec) -> OperatorSpec:
+        prices = [costs(operator, number)[:2] for number in range(1 + len(operator.low_workspace))]
+        return _with_prices(operator, prices)
 
     def transfer(energy_pj: int, time_ns: int) -> tuple[int, int]:
         time_ns = time_ns if problem.paging is Paging.SYNC else 0
@@ -110,19 +108,15 @@ def above_idle(problem: Problem) -> tuple[Problem, int] | None:
         return None
     idle = [p.idle_uw for p in problem.processors]
 
-    def above(part: OperatorSpec | Variant) -> int:
-        options = [(0, part.time_ns, part.energy_pj), *((e.processor, e.time_ns, e.energy_pj) for e in part.elsewhere)]
-        return min((1000 * e - idle[p] * t) // 1000 for p, t, e in options)
+    def above(operator: OperatorSpec) -> OperatorSpec:
+        times = (operator.time_ns, *(v.time_ns for v in operator.low_workspace))
+        energies = [
+            min((1000 * e - idle[p] * t) // 1000 for p, t, e in _costs_of_kernels(operator, n))
+            for n in range(len(times))
+        ]
+        return _with_prices(operator, list(zip(energies, times, strict=True)))
 
-    operators = tuple(
-        replace(
-            o,
-            energy_pj=above(o),
-            elsewhere=(),
-            low_workspace=tuple(replace(v, energy_pj=above(v), elsewhere=()) for v in o.low_workspace),
-        )
-        for o in problem.operators
-    )
+    operators = tuple(map(above, problem.operators))
     takes_time = problem.paging is Paging.SYNC
     tensors = tuple(
         replace(
@@ -142,12 +136,32 @@ def above_idle(problem: Problem) -> tuple[Problem, int] | None:
     return replace(problem, operators=operators, tensors=tensors, processors=()), idle_pj
 
 
-def _fastest_ns(problem: Problem, operator: OperatorSpec) -> int:
-    return min(c[0] for p in range(len(problem.processors)) if (c := operator.cost_on(p)) is not None)
+def _costs_of_kernels(operator: OperatorSpec, first: int = 0) -> list[tuple[int, int, int]]:
+    """Processors with their times and energies, of kernel number `first` and of those with less workspace.
+
+    Elsewhere, or above idling, one with less workspace may cost less than the one before.
+    """
+    kernels: tuple[OperatorSpec | Variant, ...] = (operator, *operator.low_workspace)
+    own = [(0, k.time_ns, k.energy_pj) for k in kernels[first:]]
+    return own + [(e.processor, e.time_ns, e.energy_pj) for k in kernels[first:] for e in k.elsewhere]
 
 
-def _weighted_ns(problem: Problem, operator: OperatorSpec, weights: list[int]) -> int:
-    return min(weights[p] * c[0] for p in range(len(weights)) if (c := operator.cost_on(p)) is not None)
+def _with_prices(operator: OperatorSpec, prices: list[tuple[int, int]]) -> OperatorSpec:
+    """Of a plain problem, with the energy and the time of each kernel."""
+    (energy_pj, time_ns), *others = prices
+    variants = tuple(
+        replace(variant, energy_pj=energy, time_ns=time, elsewhere=())
+        for variant, (energy, time) in zip(operator.low_workspace, others, strict=True)
+    )
+    return replace(operator, energy_pj=energy_pj, time_ns=time_ns, elsewhere=(), low_workspace=variants)
+
+
+def _fastest_ns(operator: OperatorSpec) -> int:
+    return min(time_ns for _, time_ns, _ in _costs_of_kernels(operator))
+
+
+def _weighted_ns(operator: OperatorSpec, weights: list[int]) -> int:
+    return min(weights[p] * time_ns for p, time_ns, _ in _costs_of_kernels(operator))
 
 
 def weights_of(problem: Problem, *, by_time: bool, transfers_ns: int = 0) -> list[int]:

@@ -16,7 +16,7 @@ import pytest
 
 from poetc.errors import InfeasibleError, UnsupportedProblemError
 from poetc.planning import Planner, Solution, reductions, solve_curve
-from poetc.planning.kernels import Kernels, fastest, least_workspace, with_least_workspace
+from poetc.planning.kernels import KERNELS, Kernels, fastest, least_workspace, with_least_workspace
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.processors import Processors
 from poetc.planning.saved import Saved
@@ -424,6 +424,54 @@ def test_a_claim_about_any_kernels_is_not_made_with_slow_ones() -> None:
     cheapest = search(fastest(problem), 2**60, NODES)
     assert cheapest.actions is not None and cheapest.cost < proof.objective
     assert proof.bound <= cheapest.cost or proof.scope.choice("kernels") is not ANY
+
+
+def with_kernels(random: Random, problem: Problem) -> Problem:
+    """With kernels that the main processor runs no faster and no cheaper, but another one perhaps."""
+    operators = []
+    for operator in problem.operators:
+        variants = []
+        for number in range(random.randint(0, 2)):
+            before = variants[-1] if variants else operator
+            elsewhere = [
+                replace(e, time_ns=max(1, e.time_ns + random.randint(-20, 20)), energy_pj=random.randint(0, 400))
+                for e in operator.elsewhere
+            ]
+            variants.append(
+                Variant(
+                    workspace_bytes=32 * (1 - number),
+                    time_ns=before.time_ns + random.choice((0, 5, 30)),
+                    energy_pj=before.energy_pj + random.choice((0, 0, 9)),
+                    elsewhere=tuple(elsewhere),
+                )
+            )
+        operators.append(replace(operator, workspace_bytes=64, low_workspace=tuple(variants)))
+    result = replace(problem, operators=tuple(operators))
+    validate_problem(result)
+    return result
+
+
+def compare_kernels(seed: int) -> None:
+    """No bound for any kernels is above the least cost of some kernels."""
+    random = Random(seed)
+    problem = with_kernels(random, with_processors(random, random_dag(random, random.randint(2, 3))))
+    numbers = [range(1 + len(o.low_workspace)) for o in problem.operators]
+    least = min(least_cost(KERNELS.fix(problem, choice)) for choice in itertools.product(*numbers))
+    bound, shifted = relaxed(problem), above_idle(problem)
+    assert bound.least <= least
+    priced = [] if bound.problem is None else [(bound.problem, 0)]
+    for plain, idle in priced if shifted is None else [*priced, shifted]:
+        once = cost_of_computing_once(KERNELS.relax(plain))
+        assert once + idle <= least
+        for choice in itertools.product(*numbers):
+            assert once <= cost_of_computing_once(KERNELS.fix(plain, choice))
+
+
+@pytest.mark.parametrize("seeds", [range(60)], ids=str)
+def test_bounds_for_any_kernels(seeds: range) -> None:
+    """A kernel with less workspace may cost less above idling, and on another processor."""
+    for seed in seeds:
+        compare_kernels(seed)
 
 
 def test_once_on_the_main_processor_is_no_bound_side_by_side() -> None:
