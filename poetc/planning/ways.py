@@ -371,7 +371,7 @@ class CoreUsage(Reduction[int]):
                 for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
                     pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
-                if scope is None or scope.order == proof.scope.order:
+                if scope is None or _has_steps_of(scope, known):
                     least = max(least, self._in_order(way, pair[1], known, planner))
         return max(least, self._by_phases(way, asked, scope, planner))
 
@@ -436,6 +436,13 @@ class CoreUsage(Reduction[int]):
         """The problems of all ways; none where `problem` has no such choice."""
         matching = (s for s in self.sets if s[ALONE].operators == problem.operators)
         return {} if problem.processors else next(matching, {})
+
+
+def _has_steps_of(scope: Scope, known: Solution) -> bool:
+    """Whether a scope has the order, the streamed operands and the encodings of `known` alone."""
+    kinds: tuple[type[Reduction[Any]], ...] = (Streaming, Saved)
+    same = all((scope.choice(kind.name) or ()) == (kind.option(known) or ()) for kind in kinds)
+    return same and scope.order == known.proof.scope.order
 
 
 def _at_prices_of(problem: Problem, known: Solution) -> Solution | None:

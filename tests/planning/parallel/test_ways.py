@@ -31,6 +31,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
+from poetc.scheduling.scope import ANY
 from poetc.solvers import solve
 from poetc.solvers.processors import placed, transfers_apart
 from tests.solvers.bounds.test_phases import frozen_chain, with_stream
@@ -208,6 +209,20 @@ def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_agai
     assert CoreUsage.option(found) == SIDE_BY_SIDE
     (alone,) = [w for w in found.ways if w.count == ALONE]
     assert alone.cost is None and alone.least > found.cost >= found.proof.bound > 0.8 * found.cost
+
+
+def test_a_bound_in_order_is_for_no_other_streams_or_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, high = frozen(4000), 10**15
+    ways = {ALONE: placed(problem, (0,) * len(problem.operators)), SIDE_BY_SIDE: problem}
+    usage, asked = CoreUsage([ways]), planner(ways)
+    monkeypatch.setattr(usage, "_in_order", lambda *_: high)
+    alone = asked.inner.solve(usage.fix(ways[ALONE], ALONE))
+    scope = replace(alone.proof.scope, order=tuple(range(len(problem.operators))))
+    for option, is_high in (((), True), (ANY, False)):
+        for name in ("streaming", "saved"):
+            known = alone.with_scope(scope.with_choice(name, option))
+            usage.solved[ALONE] = usage.restore(ways[ALONE], ALONE, known)
+            assert (usage._least(ways[ALONE], SIDE_BY_SIDE, known.proof.scope, asked) == high) is is_high
 
 
 def test_streamed_operators_run_on_the_processor_that_has_the_store() -> None:
