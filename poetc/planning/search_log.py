@@ -57,9 +57,7 @@ class SearchLog:
         gap = None if best is None else max(0.0, 1 - bound / best) if best else 0.0
         last = self._last
         seconds = round(self._clock() - self._started, 3)
-        number = (
-            self._scopes.setdefault(scope, len(self._scopes) + 1) if scope is not None or last is None else last.scope
-        )
+        number = self._scopes.setdefault(scope, len(self._scopes) + 1)
         row = Row(
             seconds=seconds,
             stage=stage,
