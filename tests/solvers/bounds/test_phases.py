@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from random import Random
@@ -14,6 +15,8 @@ import pytest
 from poetc.devices.streaming import streamed_problem
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Planner, reductions
+from poetc.planning.kernels import KERNELS
+from poetc.planning.order import in_order
 from poetc.scheduling import (
     Action,
     Compute,
@@ -35,10 +38,11 @@ from poetc.scheduling import (
     verify_parts,
 )
 from poetc.scheduling.schedule import SolveOptions
-from poetc.solvers import phased_bound
+from poetc.solvers import bound_of_any_placement, phased_bound
 from poetc.solvers.highs import Series
 from poetc.solvers.poetc.placement.around import AroundOne
-from poetc.solvers.processors import relaxed
+from poetc.solvers.processors import above_idle, relaxed
+from tests.solvers.test_processors import orders
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 
@@ -210,6 +214,19 @@ def small(seed: int) -> Problem:
     return tight(random, with_stream(random, made) if seed % 4 == 1 else made)
 
 
+def least_of_orders(problem: Problem, cutoff: int) -> int:
+    """The lowest bound of any order, for operators side by side with any kernels and placement of state."""
+    plain, shifted, bounds = relaxed(problem).problem, above_idle(problem), [0]
+    for priced, idle in ((plain, 0), shifted or (None, 0)):
+        if priced is None:
+            continue
+        asked = [in_order(KERNELS.relax(replace(priced, deadline_ns=None)), order) for order in orders(problem)]
+        cutoff_above = max(0, cutoff - idle)
+        of_order = [bound_of_any_placement(p, cutoff_above, work_s=1.0, stop_at=math.inf) for p in asked]
+        bounds.append(idle + min(of_order))
+    return max(bounds)
+
+
 def compare(seed: int) -> tuple[bool, float]:
     """Whether a schedule was found, and the bound as part of its cost."""
     problem = small(seed)
@@ -217,6 +234,7 @@ def compare(seed: int) -> tuple[bool, float]:
     if cost is None:
         return False, 0.0
     assert bound <= cost, seed
+    assert not problem.processors or least_of_orders(problem, 2 * cost) <= cost, seed
     return True, bound / max(1, cost)
 
 
