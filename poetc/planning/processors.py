@@ -74,6 +74,7 @@ TRY_S = 0.0003  # of work, an operator
 PATIENCE = 3  # times that share of the time, on the clock
 LEAST_SHARE = 0.02  # of the time, for a placement
 ATTEMPTS = 5  # to pack
+LIST_SHARES = (1.0, 0.995, 0.99, 0.98)  # of the budget: a list for less RAM may wait less
 SEARCH_SHARE = 0.25  # of the work limit, for exact search: half of it with every operator once; of the time, at least
 NODE_S = 0.0001  # of work, a node of it
 SEARCHED = "exact search of placements and orders"
@@ -157,7 +158,8 @@ class _Side:
             return self._searched(self._proven(best, self._simple()))
         proof = self._bound()
         errors: list[InfeasibleError | LimitError] = []
-        ranked = _ranked(problem, planner.options, planner.stop_at)
+        is_late = best is not None and planner.left_s <= 0
+        ranked = [] if is_late else _ranked(problem, planner.options, planner.stop_at)
         choices = ranked[:PLACEMENTS]
         for_search_s = SEARCH_SHARE * self.limit_s if can_search(problem) else 0.0
         for n, choice in enumerate(choices):
@@ -209,7 +211,7 @@ class _Side:
             stop_at = time.monotonic() + (0.5 if once else 1.0) * max(0.0, self.planner.left_s)
             outcome = search(problem, best.cost, nodes, once=once, stop_at=stop_at)
             if outcome.actions is not None:
-                best = self._listed(best, outcome.actions) or best
+                best = self._as_listed(best, outcome.actions) or best
             if outcome.is_complete:
                 least[Repetition.ONCE if once else Repetition.ANY] = outcome.cost
         counts = Counter(s.operator for s in best.schedule.actions if isinstance(s, Compute))
@@ -220,7 +222,7 @@ class _Side:
                 return self._exact(best, replace(scope, repetition=repetition), least[repetition])
         return best.with_proof(replace(best.proof, status=self._status(best.cost, best.proof.bound)))
 
-    def _listed(self, best: Solution, actions: tuple[Action, ...]) -> Solution | None:
+    def _as_listed(self, best: Solution, actions: tuple[Action, ...]) -> Solution | None:
         """The solution with these actions, as they are; None if they do not pack."""
         problem, proof = best.problem, best.proof
         packed = self._in_memory(problem, actions, verify_parts([(problem, actions)]), proof)
@@ -288,7 +290,7 @@ class _Side:
             except (InfeasibleError, LimitError):
                 return best
             self.transfers_ns = transfers_ns(plain.problem, plain.schedule.actions)
-            packed = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,))
+            packed = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,), shares=LIST_SHARES)
             if packed is not None and (best is None or packed.cost < best.cost):
                 best = packed
             if planner.left_s <= 0 or (best is not None and best.cost * (1 - APART_ENOUGH) <= self._around_loss()):
@@ -308,11 +310,16 @@ class _Side:
         return part.knowing(None).solve(asked)
 
     def _cheapest(
-        self, problem: Problem, plain: Solution, placements: Sequence[Placement], stop_at: float = math.inf
+        self,
+        problem: Problem,
+        plain: Solution,
+        placements: Sequence[Placement],
+        stop_at: float = math.inf,
+        shares: Sequence[float] = (1.0,),
     ) -> Solution | None:
         """The actions of `plain` side by side, in the cheapest of these placements; `problem` has its other choices.
 
-        `stop_at`: when the search ends, though it has found nothing.
+        `stop_at`: when the search ends, though it has found nothing. `shares`: as of `_packed`.
         """
         actions, best = plain.schedule.actions, None
         if any(isinstance(s, Move) for s in actions):
@@ -320,7 +327,7 @@ class _Side:
         for placement in placements:
             if best is not None and self.planner.left_s <= 0:
                 break
-            packed = self._packed(problem, actions, placement, plain.proof, stop_at)
+            packed = self._packed(problem, actions, placement, plain.proof, stop_at, shares)
             if packed is not None and (best is None or packed.cost < best.cost):
                 best = replace(packed, choices=plain.choices).with_choice(Processors.name, placement)
         return best
@@ -332,14 +339,16 @@ class _Side:
         choice: Placement,
         proof: Proof,
         stop_at: float = math.inf,
+        shares: Sequence[float] = (1.0,),
     ) -> Solution | None:
-        """The actions side by side, as far as they pack into the budget."""
+        """The actions side by side, as far as they pack into the budget: the cheapest list for these shares of it."""
         budget = problem.budget_bytes
         for attempt in range(ATTEMPTS):
             if time.monotonic() >= stop_at:
                 return None
-            tighter = replace(problem, budget_bytes=max(0, budget))
-            arranged = side_by_side(tighter, actions, choice) if attempt < ATTEMPTS - 1 else None
+            arranged = (
+                self._listed(problem, actions, choice, max(0, budget), shares) if attempt < ATTEMPTS - 1 else None
+            )
             if arranged is None:
                 listed = one_after_another(actions, choice)
                 try:
@@ -355,6 +364,27 @@ class _Side:
                 return solution
             budget -= excess
         return None
+
+    def _listed(
+        self,
+        problem: Problem,
+        actions: tuple[Action, ...],
+        choice: Placement,
+        budget_bytes: int,
+        shares: Sequence[float],
+    ) -> tuple[tuple[Action, ...], Trace] | None:
+        """The cheapest list for any of these shares of a budget, as far as time allows; None if there is none."""
+        best: tuple[tuple[Action, ...], Trace] | None = None
+        for share in shares:
+            if best is not None and self.planner.left_s <= 0:
+                break
+            tighter = replace(problem, budget_bytes=math.floor(share * budget_bytes))
+            listed = side_by_side(tighter, actions, choice)
+            if listed is None:
+                break
+            if best is None or _cost_of(problem, listed[1]) < _cost_of(problem, best[1]):
+                best = listed
+        return best
 
     def _in_memory(self, problem: Problem, actions: tuple[Action, ...], trace: Trace, proof: Proof) -> Solution:
         """The actions with their own cost, packed as well as time allows: the arena may be larger than the budget.
@@ -396,6 +426,10 @@ def on_several(problem: Problem, in_turn: Solution, planner: Planner) -> Solutio
     `planner` has the chain for `problem`. The bound of the result says nothing yet.
     """
     return _Side(Processors(), problem, planner).from_one(in_turn)
+
+
+def _cost_of(problem: Problem, trace: Trace) -> int:
+    return problem.objective.cost(trace.energy_pj, trace.time_ns)
 
 
 def transfers_ns(problem: Problem, actions: Sequence[Action]) -> int:

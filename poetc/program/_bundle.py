@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poetc.graph import TrainingGraph
+from poetc.program._absences import absences_of
 from poetc.program._check import ProgramError, check_program
 from poetc.program._ir import Absence, Call, Instruction, Move, Program
-from poetc.program._lower import Lowering, absences_of, high_water
+from poetc.program._lower import Lowering, high_water
 from poetc.runtime.layout import align
 from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule, Switch, buffer_offset
 from poetc.training import share_of

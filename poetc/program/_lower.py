@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from poetc.devices.tables import moved_by_rows, summed_tables
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, spec, view_roots
+from poetc.program._absences import absences_at
 from poetc.program._banks import bank_peaks, gap, in_window, with_room
 from poetc.program._blocks import blocks_in, call_in_blocks, sums_page
-from poetc.program._check import ProgramError, check_program, operands, overlap
+from poetc.program._check import ProgramError, check_program, operands
 from poetc.program._ir import (
     Absence,
     BankRange,
@@ -100,7 +101,7 @@ def without_loss(evaluation: Program) -> Program:
         instructions=instructions,
         target=None,
         outputs=evaluation.outputs[1:],
-        absences=tuple(a for b in evaluation.state for a in _absences(b.operand, {b.name}, instructions)),
+        absences=tuple(absences_at([(b.operand, {b.name}) for b in evaluation.state], instructions)),
     )
     program = replace(program, high_water_bytes=high_water(program))
     check_program(program)
@@ -445,8 +446,7 @@ class Lowering:
 
     def _absences(self, instructions: tuple[Instruction, ...], state: tuple[Binding, ...]) -> Iterator[Absence]:
         """The instructions during which the place of state in RAM does not hold it, and the page that has it then."""
-        for binding in state:
-            yield from _absences(binding.operand, set(self._chain(binding.name)), instructions)
+        return absences_at([(b.operand, set(self._chain(b.name))) for b in state], instructions)
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
@@ -521,65 +521,6 @@ class Lowering:
         needed = paged_bytes(program)
         if capacity is not None and needed > capacity:
             raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
-
-
-def absences_of(program: Program, instructions: tuple[Instruction, ...]) -> tuple[Absence, ...]:
-    """Of the state of `program`, where a run executes `instructions`. ProgramError where state would be lost."""
-    successor = {
-        c.inputs[i].tensor: c.outputs[j].tensor
-        for c in instructions
-        if isinstance(c, Call)
-        for i, j in spec(c.kind).must_alias
-    }
-    absences: list[Absence] = []
-    for binding in program.state:
-        versions = [binding.name]
-        while versions[-1] in successor:
-            versions.append(successor[versions[-1]])
-        absences += _absences(binding.operand, set(versions), instructions)
-    return tuple(absences)
-
-
-def _absences(place: Operand, versions: set[str], instructions: tuple[Instruction, ...]) -> Iterator[Absence]:
-    """The instructions during which the bytes at `place` are none of `versions`.
-
-    Each absence names the page of the version that was moved to the store last.
-
-    A tensor that was moved to the store also stays in place until something else is written there. A PageIn spoils its
-    own place until it has succeeded. Copies elsewhere do not count, since their place is not kept from run to run.
-    """
-    saved: PageOut | None = None
-    begin: int | None = None
-
-    def absence(end: int) -> Absence:
-        if saved is None or begin is None:
-            raise ProgramError(f"instruction {end - 1}: {place.tensor} is overwritten, and no page has it")
-        return Absence(begin, end, saved.page, replace(place, tensor=saved.operand.tensor))
-
-    for index, instruction in enumerate(instructions):
-        if isinstance(instruction, PageOut) and instruction.operand.tensor in versions:
-            if begin is not None:  # until this page is whole, the one before it counts
-                yield absence(index + 1)
-                begin = index + 1
-            saved = instruction
-        for operand in _written(instruction):
-            if overlap(operand, place):
-                returns = operand.tensor in versions and operand.offset_bytes == place.offset_bytes
-                if begin is None and (isinstance(instruction, PageIn) or not returns):
-                    begin = index
-                if returns and begin is not None:
-                    yield absence(index + 1)
-                    begin = None
-
-
-def _written(instruction: Instruction) -> list[Operand]:
-    match instruction:
-        case Call(outputs=outputs, workspace=workspace):
-            return [*outputs, *([workspace] if workspace else [])]
-        case PageIn(operand=operand) | Move(operand=operand):
-            return [operand]
-        case PageOut():
-            return []
 
 
 def bank_high_water(program: Program) -> tuple[int, ...]:

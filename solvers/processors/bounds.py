@@ -9,6 +9,7 @@ that divides the work among the processors.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,7 @@ def shortest_ns(problem: Problem) -> int:
     return max(critical_path_ns(problem), -(-divided // GRAIN))
 
 
+@functools.lru_cache(maxsize=16)
 def relaxed(problem: Problem, transfers_ns: int = 0) -> Relaxed:
     """The relaxation, and a bound from the energy by kind, or the time, and the critical path.
 

@@ -269,15 +269,20 @@ class _List:
                 return None
             for k in [k for k in ready if self.items[k].waits < 0]:
                 del left[k]
-        for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
+        for s in self._oldest_first():
             self._free(s)
         return tuple(self.result)
+
+    def _oldest_first(self) -> list[int]:
+        """The stays that nobody needs any more."""
+        return sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s))
 
     def _issue_best(self, ready: list[int]) -> bool:
         """Put the item that can begin first into the list, with the frees that it needs room from."""
         best: tuple[tuple[int, int], int, list[int]] | None = None
+        dead = self._oldest_first()
         for k in ready:
-            start = self._begin(k)
+            start = self._begin(k, dead)
             if start is not None:
                 key = start[0], -self.items[k].rank_ns if self.by_rank else k
                 if best is None or key < best[0]:
@@ -291,11 +296,11 @@ class _List:
 
     def _issue_alone(self, ready: list[int]) -> bool:
         """The first item with all frees before it, and behind all that is in flight."""
-        for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
+        for s in self._oldest_first():
             self._free(s)
         k = ready[0]
         if not isinstance(self.items[k].decision, Compute):
-            if self._begin(k) is None:
+            if self._begin(k, self._oldest_first()) is None:
                 return False
             self._issue(k, fence=False)
             return True
@@ -304,8 +309,8 @@ class _List:
         self._issue(k, fence=True)
         return True
 
-    def _begin(self, k: int) -> tuple[int, list[int]] | None:
-        """When an item would begin, and the frees that come right before it; None if it does not fit."""
+    def _begin(self, k: int, dead: Sequence[int]) -> tuple[int, list[int]] | None:
+        """When an item would begin, and the frees right before it, in the order of `dead`; None if it does not fit."""
         item = self.items[k]
         own = self._processor(item)
         begin = max(self.end_ns[own], self.barrier, *(self.stays[s].written_ns for s in item.reads), 0)
@@ -321,10 +326,10 @@ class _List:
         workspaces = [0 if q == own else w for q, w in enumerate(self.workspace)]
         needed += sum(workspaces)
         frees = []
-        for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
+        made = {self.stays[m].tensor for m in item.makes}
+        for s in dead:
             stay = self.stays[s]
-            again = any(self.stays[m].tensor == stay.tensor for m in item.makes)
-            if stay.used_ns <= begin or needed > self.room or again:
+            if stay.used_ns <= begin or needed > self.room or stay.tensor in made:
                 frees.append(s)
                 needed -= stay.size_bytes
                 begin = max(begin, stay.used_ns)

@@ -90,6 +90,8 @@ def _lower_bound_bytes(problem: Problem) -> int:
 
     def outside(operands: set[int]) -> int:
         """Bytes that stay beside `operands`."""
+        if not fixed:
+            return 0
         inside = sum(model.size[t] for t in operands & always)
         pairs = {i for t in operands & updated.keys() for i in (t, updated[t])}
         inside += sum(model.size[i] for i in pairs if model.in_ram[i])
@@ -112,6 +114,8 @@ def _arrival_bytes(model: Model, v: int, own: Sequence[int], outside: Callable[[
     0 if all may be there from the start. `own`: each operator's `operand_bytes`. `outside`: bytes that stay beside the
     given operands.
     """
+    if any(model.in_ram[u] for u in model.inputs[v]):
+        return 0
     least = None
     for u in model.inputs[v]:
         others = set(model.inputs[v]) - {u}
@@ -123,8 +127,6 @@ def _arrival_bytes(model: Model, v: int, own: Sequence[int], outside: Callable[[
             options.append(size + outside(present | set(model.outputs[p])))
         if model.on_store[u] or model.pageable[u]:
             options.append(sum(model.size[t] for t in model.inputs[v]) + outside(set(model.inputs[v])))
-        if model.in_ram[u]:
-            options.append(0)
         option = min(options, default=0)
         least = option if least is None else min(least, option)
     return least or 0

@@ -44,6 +44,7 @@ from poetc.solvers.poetc.placement.around import AroundOne
 from poetc.solvers.poetc.placement.relaxation import open_model
 from poetc.solvers.processors import GRAIN, weights_of
 
+LONGER = 2.0  # than an attempt that the clock ended: another one with less time would prove little more
 ROUNDED_PJ = 2  # `OpenPlacement` rounds its bound up, and a schedule's idle energy is rounded down
 
 
@@ -57,26 +58,30 @@ class Lanes:
     processors: tuple[int, ...] = ()  # their weights; none: the one processor, or the bus
 
 
+@dataclass(slots=True)
+class _Known:
+    bound: int = 0
+    within_s: float = 0.0  # the time it was allowed; infinite where it needed less
+
+
 @functools.lru_cache(maxsize=16)
-def _known(problem: Problem) -> list[int]:
+def _known(problem: Problem) -> _Known:
     """Where `phased_bound` keeps its answer for a problem."""
     del problem
-    return []
+    return _Known()
 
 
 def phased_bound(problem: Problem, *, time_limit_s: float) -> int:
     """No schedule costs less, with any order, kernels and placement of state; 0 where nothing is known.
 
-    The answers for the latest problems are kept.
+    The answers for the latest problems are kept. One that the clock ended is computed anew with much more time alone.
     """
     kept = _known(problem)
-    if not kept:
+    if time_limit_s >= LONGER * kept.within_s:
         stop_at = time.monotonic() + time_limit_s
-        bound = _computed(problem, stop_at)
-        if time.monotonic() >= stop_at:
-            return bound
-        kept.append(bound)
-    return kept[0]
+        kept.bound = max(kept.bound, _computed(problem, stop_at))
+        kept.within_s = time_limit_s if time.monotonic() >= stop_at else math.inf
+    return kept.bound
 
 
 def _computed(problem: Problem, stop_at: float) -> int:
