@@ -68,7 +68,7 @@ from poetc.scheduling.problem import Problem
 
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 ENCODINGS_SHARE = 0.6  # of the time, for encodings of saved tensors where streamed operands come next
-LATER_SHARE = 0.15  # of the time limit, at most, for the model itself and reports
+LATER_SHARE = 0.075  # of the time limit, at most, for the model itself, and the same for reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,8 @@ class _Answer:
 
     `request`: the one that was asked, with the updates that are trained. `plain`: the problem and the training step
     before encodings and streamed operands. `keep_all_bytes`: the RAM that a budget in per cent refers to.
-    `once`: the problem whose cost of computing once is told, where operands are streamed.
+    `once`: the problem whose cost of computing once is told, where operands are streamed. `reports_s`: of the time
+    limit, for all that comes after the searches.
     """
 
     request: SolveRequest
@@ -95,6 +96,7 @@ class _Answer:
     notes: tuple[str, ...] = ()
     once: Problem | None = None
     stopped_by: str = TIME_LIMIT
+    reports_s: float = 0.0
 
 
 def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
@@ -138,7 +140,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     notes += transfer_notes(solution.problem, solution.schedule, profile)
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
-        left_s = stop_at - time.monotonic()
+        left_s = stop_at - answer.reports_s - time.monotonic()
         kept_s = min(answer.search_s, left_s / 2)  # for the smallest budget
         limit_s = max(LEAST_S, min(2 * inference.LIMIT_S, left_s - kept_s))  # of two searches
         solved = solution.problem, solution.schedule, solution.plan
@@ -266,7 +268,8 @@ def _solve_read(
     prepared_s = limit_s - (stop_at - time.monotonic())
     left_s = max(limit_s - prepared_s, LEAST_SHARE * limit_s)
     search_s = search_share_s(left_s)
-    left_s -= min(limit_s - left_s, LATER_SHARE * limit_s)  # the model itself takes about as long again
+    reports_s = min(prepared_s, LATER_SHARE * limit_s)
+    left_s -= 2 * reports_s  # the model itself takes about as long again, and so do reports
     left_s *= ENCODINGS_SHARE if streams_else else 1.0
     if offers:
         offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
@@ -277,7 +280,7 @@ def _solve_read(
         ways=[ways] if ways else (),
         streams=streams_of(*encodings.steps_of(graph, offers), profile=profile, request=request, ways=[ways]),
     )
-    search = least or _search(request, planner, problem, step, search_s, stop_at)
+    search = least or _search(request, planner, problem, step, search_s, stop_at - reports_s)
     try:
         solution = planner.knowing(search).solve(problem)
     except (InfeasibleError, LimitError) as failed:
@@ -304,6 +307,7 @@ def _solve_read(
         notes=_preparation(prepared_s, limit_s),
         once=_in_way(problem_as_asked, ways_as_asked, solution),
         stopped_by=planner.stopped_by,
+        reports_s=reports_s,
     )
 
 

@@ -98,7 +98,7 @@ def test_time_that_is_gone_before_the_search_is_named(monkeypatch: pytest.Monkey
         gone[0] = 3.5
         return read_problem(asked)
 
-    assert not any("--time-limit" in note for note in solve(request()).summary["notes"])
+    assert not any("into reading the model" in note for note in solve(request()).summary["notes"])
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + gone[0], perf_counter=time.perf_counter)
     monkeypatch.setattr(solve_command, "time", clock)
     monkeypatch.setattr(solve_command, "read_problem", read)
