@@ -101,6 +101,9 @@ def model(layers: int, file: Path) -> None:
 COLUMNS = (
     "layers",
     "budget",
+    "limit_s",
+    "processors",
+    "adapters",
     "operators",
     "first_schedule_s",
     "within_half_per_cent_s",
@@ -108,9 +111,11 @@ COLUMNS = (
     "total_s",
     "most_memory_mb",
     "status",
-    "limit_s",
     "commit",
 )
+
+
+KEY = COLUMNS[:5]
 
 
 def _row(layers: int, budget: str, limit_s: float, processors: str, adapters: str) -> dict[str, object]:
@@ -122,13 +127,15 @@ def _row(layers: int, budget: str, limit_s: float, processors: str, adapters: st
         files = ["-o", f"{out}/solved", "--log", str(log), "--json"]
         command = [sys.executable, "-c", BY_PROCESSOR_TIME, "solve", str(file), *training, *limits, *files]
         with answer.open("w") as told, subprocess.Popen(command, stdout=told) as process:
-            _, _, used = os.wait4(process.pid, 0)  # with what this process alone has used
-            process.returncode = 0
+            _, status, used = os.wait4(process.pid, 0)  # with what this process alone has used
+            process.returncode = os.waitstatus_to_exitcode(status)
         said = json.loads(answer.read_text() or "{}")
+        if process.returncode:
+            sys.exit(f"{layers} layers: {said.get('error', f'exit code {process.returncode}')}")
         rows = [json.loads(line) for line in log.read_text().splitlines()]
     first = next((r["seconds"] for r in rows if (r["best"], r["unpacked"]) != (None, None)), None)
     within = next((r["seconds"] for r in rows if r["gap"] is not None and r["gap"] <= 0.005), None)
-    row = {"layers": layers, "budget": budget, "limit_s": limit_s, "commit": commit()}
+    row = dict(zip(KEY, (layers, budget, limit_s, processors, adapters), strict=True)) | {"commit": commit()}
     row |= {"first_schedule_s": first, "within_half_per_cent_s": within, "total_s": used.ru_utime + used.ru_stime}
     row |= {name: said.get(name) for name in ("operators", "gap", "status")}
     return row | {"most_memory_mb": used.ru_maxrss // 1024}
@@ -150,15 +157,15 @@ def run(
     csv: Path = Path("build/bench-operators.csv"),
 ) -> Rows:
     """Solve each number of layers within each budget. Rows that the CSV file has are not run again."""
-    done = Table(csv, COLUMNS, COLUMNS[:2])
+    done = Table(csv, COLUMNS, KEY)
     yield COLUMNS
     for budget in budgets.split(","):
         rows = []
         for count in layers:
-            known = done.rows.get((str(count), budget))
+            known = done.rows.get((str(count), budget, str(time_limit), processors, adapters))
             rows.append(known or done.add(_row(count, budget, time_limit, processors, adapters)))
             yield [rows[-1][name] for name in COLUMNS]
-        for column in ("first_schedule_s", "within_half_per_cent_s"):
+        for column in ("first_schedule_s", "within_half_per_cent_s") if len(rows) > 1 else ():
             yield f"{budget}: {column} grows with the operators to the power {exponent(rows, column):.2f}"
 
 

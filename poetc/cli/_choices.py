@@ -48,6 +48,8 @@ class DeclaredOption(click.Option):
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """The checked value; a default is not checked."""
+        if isinstance(value, str) and value[:1] == "-" and any(value in p.opts for p in ctx.command.params):
+            raise click.BadOptionUsage(str(self.name), f"Option {self.declared.flag!r} requires an argument", ctx)
         if ctx.get_parameter_source(str(self.name)) is ParameterSource.DEFAULT and not self.multiple:
             return value
         try:

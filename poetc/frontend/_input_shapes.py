@@ -181,15 +181,17 @@ class _Binding:
     def _complaint(self, unknown: Mapping[str, Sequence[str]], sizes: Sizes) -> str:
         shown = "; ".join(f"input {n!r} has shape {_shown(self.declared[n])}" for n in unknown)
         has_batch = sizes.batch is not None or sizes.rows is not None
-        if not has_batch and all(len(d) == 1 and isinstance(self.declared[n][0], str) for n, d in unknown.items()):
+        if not has_batch and all(list(d) == [self.declared[n][0]] for n, d in unknown.items()):
             return f"{shown}: the batch is not fixed; pass --batch N"
         names = sorted({d for dims in unknown.values() for d in dims})
         ways = [f"--dim {d}=N" for d in names if d != "?"][:3]
         if "?" in names:
             name = next(n for n, dims in unknown.items() if "?" in dims)
             ways.append(f"--shape {name}={','.join('N' for _ in self.declared[name])}")
-        rest = "" if has_batch else " (--batch N sets the leading one)"
-        return f"{shown}: symbolic dimensions {', '.join(names)} have no length{rest}; pass {' '.join(ways)}"
+        leads = any(self.declared[n][0] in d for n, d in unknown.items())
+        rest = " (--batch N sets the leading one)" if leads and not has_batch else ""
+        plural = "dimension {} has" if len(names) == 1 else "dimensions {} have"
+        return f"{shown}: symbolic {plural.format(', '.join(names))} no length{rest}; pass {' '.join(ways)}"
 
 
 def _shown(dims: Sequence[Dimension]) -> str:

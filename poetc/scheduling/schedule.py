@@ -82,9 +82,12 @@ class Proof:
         return 0.0 if self.objective <= 0 else max(0.0, (self.objective - self.bound) / self.objective)
 
     def overhead_gap(self, compute_once: int) -> float:
-        """The gap relative to the cost above compute-once; 0 where the schedule costs no more than that."""
+        """The gap relative to the cost above compute-once; 0 where the schedule costs no more than that.
+
+        At most 1: a bound below `compute_once` is about ways that compute more cheaply.
+        """
         over = self.objective - compute_once
-        return 0.0 if over <= 0 else max(0.0, (self.objective - self.bound) / over)
+        return 0.0 if over <= 0 else min(1.0, max(0.0, (self.objective - self.bound) / over))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

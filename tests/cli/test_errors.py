@@ -61,6 +61,7 @@ def test_exit_codes_and_one_line(error: BaseException, code: int, capsys: pytest
             ("compare", "m.onnx", "--processors"),
             "Option '--processors' requires an argument (see poetc compare --help)",
         ),
+        (("solve", "m.onnx", "-d", "--json"), "Option '--device' requires an argument (see poetc solve --help)"),
         (("emit", "d", "-o", "s", "-t", "stm32f746"), "stm32f746 is a device, and a target is one of c99, "),
     ],
 )

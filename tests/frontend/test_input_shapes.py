@@ -53,6 +53,10 @@ def test_lengths_by_name_and_whole_shapes(path: Path) -> None:
     [
         ({"batch": 2}, r"pass --dim length=N --shape z=N,N,N$"),
         ({}, r"--batch N sets the leading one\); pass --dim batch=N --dim length=N --shape z=N,N,N$"),
+        (
+            {"dims": {"batch": 2}, "shapes": {"z": (2, 7, 4)}},
+            r"symbolic dimension length has no length; pass --dim length=N$",
+        ),
         ({"dims": {"lenght": 5}}, r"--dim lenght=5: .*the model has 'batch', 'length'$"),
         ({"shapes": {"w": (4, 4)}}, r"--shape w=4,4: .* it has 'x', 'm', 'z'$"),
         ({"shapes": {"x": (2, 5)}}, r"--shape x=2,5: the file has shape \[batch, length, 4\]"),

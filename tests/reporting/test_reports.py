@@ -399,6 +399,8 @@ def test_no_gap_is_stated_for_an_overhead_that_is_not_there() -> None:
     assert heading in html(replace(solved, schedule=replace(solved.schedule, proof=proof)))
     proof = replace(proof, bound=proof.bound - 1)
     assert heading not in html(replace(solved, schedule=replace(solved.schedule, proof=proof)))
+    below = replace(proof, objective=11 * proof.bound // 10).overhead_gap(proof.bound + 1)
+    assert below == 1, "a bound below computing once saves no more than all of the overhead"
     assert gap_on_overhead({"gap": 0.03, "overhead_gap": 0.0}) == ""
     assert gap_on_overhead({"gap": 0.0, "overhead_gap": 0.0}) == "0.00%"
     assert gap_on_overhead({"gap": 0.03, "overhead_gap": 0.5}) == "50.00%"
