@@ -79,8 +79,7 @@ class _Answer:
 
     `request`: the one that was asked, with the updates that are trained. `plain`: the problem and the training step
     before encodings and streamed operands. `keep_all_bytes`: the RAM that a budget in per cent refers to.
-    `once`: the problem whose cost of computing once is told, where operands are streamed. `reports_s`: of the time
-    limit, for all that comes after the searches.
+    `once`: the problem whose cost of computing once is told, with streamed operands. `reports_s`: time for reports.
     """
 
     request: SolveRequest
@@ -160,8 +159,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     plain, plain_step = answer.plain
     summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain)
     if request.events is not None:
-        proof = solution.proof
-        request.events.take(END, proof.objective, proof.bound, proof.bound, scope=END)
+        request.events.take(END, solution.cost, solution.proof.bound, solution.proof.bound, scope=END)
         summary["search"] = [asdict(row) for row in request.events.rows]
     artifact = Artifact(
         summary=summary,
@@ -266,10 +264,9 @@ def _solve_read(
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     limit_s = request.options.time_limit_s
     prepared_s = limit_s - (stop_at - time.monotonic())
-    left_s = max(limit_s - prepared_s, LEAST_SHARE * limit_s)
+    left_s, reports_s = max(limit_s - prepared_s, LEAST_SHARE * limit_s), min(prepared_s, LATER_SHARE * limit_s)
     search_s = search_share_s(left_s)
-    reports_s = min(prepared_s, LATER_SHARE * limit_s)
-    left_s -= 2 * reports_s  # the model itself takes about as long again, and so do reports
+    left_s -= 2 * reports_s  # the model itself takes as long again, and so do reports
     left_s *= ENCODINGS_SHARE if streams_else else 1.0
     if offers:
         offers = (*offers, *_offers_of_ways(request, ways, graph, profile))

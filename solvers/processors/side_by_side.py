@@ -326,10 +326,10 @@ class _List:
         workspaces = [0 if q == own else w for q, w in enumerate(self.workspace)]
         needed += sum(workspaces)
         frees = []
-        made = {self.stays[m].tensor for m in item.makes}
+        outputs = {self.stays[m].tensor for m in item.makes}
         for s in dead:
             stay = self.stays[s]
-            if stay.used_ns <= begin or needed > self.room or stay.tensor in made:
+            if stay.used_ns <= begin or needed > self.room or stay.tensor in outputs:
                 frees.append(s)
                 needed -= stay.size_bytes
                 begin = max(begin, stay.used_ns)

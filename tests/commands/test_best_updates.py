@@ -109,7 +109,7 @@ def test_all_solvers_of_a_comparison_have_the_same_updates(few: Path, tmp_path: 
 def test_the_page_of_a_sweep_draws_importance_over_budget(few: Path, tmp_path: Path) -> None:
     best = ("--train", "best", "--importance", few, "--no-paging")
     page = tmp_path / "page.html"
-    budgets = ("--budget", "48kB", "--budget", "64kB")
+    budgets = ("--budgets", "48kB,64kB")
     ended = run("sweep", DIGITS, *BOARD, *budgets, *best, "-o", tmp_path / "s.jsonl", "--html", page, "-j", 1)
     assert ended.code == 0, ended.err
     text = page.read_text()
