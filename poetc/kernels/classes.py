@@ -51,10 +51,7 @@ _CLASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("operators/binary", "operators/poetc_elementwise"),
     ),
     "function": (
-        (
-            *("exp", "log", "erf", "gelu", "tanh", "sigmoid", "silu", "soft", "hard", "sqrt", "reciprocal"),
-            *("selu", "celu", "mish", "sin", "cos", "atan"),
-        ),
+        ("exp", "log", "erf", "gelu", "tanh", "sigmoid", "silu", "soft", "hard", "sqrt", "reciprocal"),
         ("operators/activation", "operators/unary", "operators/poetc_activation", "simd/poetc_vector_math"),
     ),
 }

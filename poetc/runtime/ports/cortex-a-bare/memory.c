@@ -1,28 +1,19 @@
-/* The four functions that compilers expect of every environment.
- *
- * Sixteen bytes and more are moved as vectors of bytes, which may lie anywhere. Elements of a byte need no alignment,
- * not even before the memory management unit is on. */
+/* The three functions that compilers expect of every environment. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* From the first byte on; all bytes of a round are read before any is written. */
-static void copy_up(uint8_t *t, const uint8_t *f, size_t size)
-{
-    for (; size >= 64u; size -= 64u)
-        __asm__ volatile("ld1 {v0.16b-v3.16b}, [%1], #64\n\tst1 {v0.16b-v3.16b}, [%0], #64"
-                         : "+&r"(t), "+&r"(f)
-                         :
-                         : "v0", "v1", "v2", "v3", "memory");
-    for (; size >= 16u; size -= 16u)
-        __asm__ volatile("ld1 {v0.16b}, [%1], #16\n\tst1 {v0.16b}, [%0], #16" : "+&r"(t), "+&r"(f) : : "v0", "memory");
-    while (size-- > 0)
-        *t++ = *f++;
-}
-
 void *memcpy(void *restrict to, const void *restrict from, size_t size)
 {
-    copy_up(to, from, size);
+    uint8_t *t = to;
+    const uint8_t *f = from;
+
+    if ((((uintptr_t)t | (uintptr_t)f) & 7u) == 0) {
+        for (; size >= 8u; size -= 8u, t += 8, f += 8)
+            *(uint64_t *)(void *)t = *(const uint64_t *)(const void *)f;
+    }
+    while (size-- > 0)
+        *t++ = *f++;
     return to;
 }
 
@@ -32,16 +23,11 @@ void *memmove(void *to, const void *from, size_t size)
     const uint8_t *f = from;
 
     if (t <= f)
-        copy_up(t, f, size);
-    else {
-        for (; size >= 16u; size -= 16u)
-            __asm__ volatile("ld1 {v0.16b}, [%1]\n\tst1 {v0.16b}, [%0]"
-                             :
-                             : "r"(t + size - 16), "r"(f + size - 16)
-                             : "v0", "memory");
+        while (size-- > 0)
+            *t++ = *f++;
+    else
         while (size-- > 0)
             t[size] = f[size];
-    }
     return to;
 }
 
@@ -49,14 +35,6 @@ void *memset(void *to, int value, size_t size)
 {
     uint8_t *t = to;
 
-    for (; size >= 64u; size -= 64u)
-        __asm__ volatile("dup v0.16b, %w1\n\tmov v1.16b, v0.16b\n\tmov v2.16b, v0.16b\n\tmov v3.16b, v0.16b\n\t"
-                         "st1 {v0.16b-v3.16b}, [%0], #64"
-                         : "+&r"(t)
-                         : "r"(value)
-                         : "v0", "v1", "v2", "v3", "memory");
-    for (; size >= 16u; size -= 16u)
-        __asm__ volatile("dup v0.16b, %w1\n\tst1 {v0.16b}, [%0], #16" : "+&r"(t) : "r"(value) : "v0", "memory");
     while (size-- > 0)
         *t++ = (uint8_t)value;
     return to;
