@@ -319,6 +319,7 @@ def _train(
                 options,
                 trained=[n for n in kept if step.tensors[n].role is Role.PARAMETER],
                 kept=kept,
+                changed=list(step.updates),
                 store=store,
                 watcher=watcher,
                 stopping=stopping,

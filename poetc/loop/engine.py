@@ -53,10 +53,6 @@ class Engine:
         self._call(self._session.evaluate, self._of("evaluate", batch))
         return self._session.outputs()
 
-    def state_names(self) -> list[str]:
-        """All of the state: the tensors that a step changes, and those that it starts from."""
-        return sorted(self._session.state_names())
-
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Copies of state tensors."""
         return self._session.state_dict(names)

@@ -79,7 +79,7 @@ class Outcome:
     step_ms: float
     stopped_early: bool
     peak_bytes: int  # of the engine, as given to the loop that began
-    final: Mapping[str, Array]  # all of the state after the last step
+    final: Mapping[str, Array]  # the state that steps change, after the last one
 
 
 class Watcher(Protocol):
@@ -170,8 +170,8 @@ def outcome_of(checkpoint: Checkpoint, options: LoopOptions) -> Outcome | None:
 class Loop:
     """The training loop: epochs of steps of an engine, with evaluation, checkpoints and early stopping.
 
-    `stopping` is called between steps; where it returns True, a checkpoint is written and `run` returns None. `kept`:
-    the names of the state tensors that are exported.
+    `stopping` is called between steps; where it returns True, a checkpoint is written and `run` returns None.
+    `changed`: the state tensors that a step changes, which checkpoints hold. `kept`: those of them that are exported.
     """
 
     def __init__(
@@ -184,6 +184,7 @@ class Loop:
         *,
         trained: Sequence[str],
         kept: Sequence[str],
+        changed: Sequence[str],
         store: CheckpointStore | None,
         watcher: Watcher,
         stopping: Callable[[], bool] = lambda: False,
@@ -192,7 +193,7 @@ class Loop:
     ) -> None:
         self.engine, self.batches, self.evaluation, self.options = engine, batches, evaluation, options
         self._losses = losses
-        self._trained, self._kept = list(trained), list(kept)
+        self._trained, self._kept, self._changed = list(trained), list(kept), list(changed)
         self._store, self._watcher, self._stopping = store, watcher, stopping
         self._identity = dict(identity or {})
         self._progress = _Progress(peak_bytes=peak_bytes)
@@ -226,7 +227,7 @@ class Loop:
             return
         self._progress.number += 1
         self._progress.plateau = asdict(self._schedule.plateau)
-        arrays = {"state": self.engine.read(self.engine.state_names()), "average": self._average, "best": self._best}
+        arrays = {"state": self.engine.read(self._changed), "average": self._average, "best": self._best}
         self._store.save(Checkpoint({**asdict(self._progress), "identity": self._identity}, arrays))
 
     # --- training -----------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ class Loop:
                 raise UsageError(f"{error}; then --resume goes on after step {here.step}") from error
             self.save()
         self._watcher.on_end()
-        final = self.engine.read(self.engine.state_names())
+        final = self.engine.read(self._changed)
         best = self._best or {name: self._exported(final)[name] for name in self._kept}
         return here.outcome(self.options, best, final)
 
@@ -316,8 +317,7 @@ class Loop:
         best = judged < here.best_loss
         if best:
             here.best_epoch, here.best_loss = here.epoch, judged
-            state = self._exported(self.engine.read(self.engine.state_names()))
-            self._best = {name: state[name] for name in self._kept}
+            self._best = self._exported(self.engine.read(self._kept))
         row = EpochRow(
             epoch=here.epoch,
             loss=loss,

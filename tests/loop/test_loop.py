@@ -52,9 +52,6 @@ class Linear:
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         return {name: self.w[name].copy() for name in names}
 
-    def state_names(self) -> list[str]:
-        return sorted(self.w)
-
     def write(self, state: Mapping[str, Array]) -> None:
         for name, array in state.items():
             self.w[name][...] = array
@@ -111,6 +108,7 @@ def _loop(
         options,
         trained=["w"],
         kept=["w"],
+        changed=["w", "w:velocity"],
         store=store,
         watcher=watcher,
         stopping=lambda: watcher.steps >= stop_after,

@@ -15,9 +15,10 @@ import pytest
 
 import poetc as api
 from poetc.errors import UsageError
+from poetc.loop import read_checkpoint
 from poetc.training import TrainingOptions
 from tests.cli.conftest import Ended
-from tests.cli.training.test_train import DATA, _newest, _small
+from tests.cli.training.test_train import DATA, _killed, _newest, _small
 
 Run = Callable[..., Ended]
 OPTIONS = ("--batch", "16", "--data", f"{DATA}:train_x,train_y", "--normalize", "0..255", "--lr", "0.01")
@@ -97,6 +98,25 @@ def test_checkpoints_that_are_gone_are_no_beginning(over: Path, tmp_path: Path, 
     (directory / "training.json").unlink()  # as if it had been killed before its first checkpoint
     ended = poetc("train", "--resume", "-o", out, "--epochs", 1)
     assert ended.code == 0 and "has no checkpoint yet; the training begins with its first step" in ended.err
+
+
+@pytest.mark.parametrize("more", [("--frozen", "int8"), ("--device", "rpi4", "--budget", "least")])
+def test_checkpoints_hold_no_frozen_weights_and_end_with_the_same_bits(
+    more: tuple[str, ...], over: Path, tmp_path: Path, poetc: Run
+) -> None:
+    """Adapters, moments and counters alone: the base is in the solution beside the checkpoints."""
+    whole, out = tmp_path / "whole.onnx", tmp_path / "killed.onnx"
+    begun = ("train", over.with_name("small.onnx"), *OPTIONS, "--lora", "2:w1", "--optimizer", "adam", *more)
+    begun = (*begun, "--epochs", "3", "--save-every", "2", "--validation-split", "0.2")
+    assert poetc(*begun, "-o", whole, "-q").code == 0
+    _killed([*map(str, begun), "-o", str(out)], 5, out.with_name("killed.onnx.train"))
+    assert poetc("train", "--resume", "-o", out, "-q").code == 0
+    assert out.read_bytes() == whole.read_bytes()
+    checkpoint = read_checkpoint(out.with_name("killed.onnx.train") / "checkpoint.a")
+    assert checkpoint is not None
+    large = {name for name, array in checkpoint.arrays["state"].items() if array.size > 1}
+    factors = {name for name in large if name.endswith((".lora_A.weight", ".lora_B.weight"))}
+    assert len(factors) == 2 and large == factors | {f"{name}:{moment}" for name in factors for moment in "mv"}
 
 
 @pytest.mark.long
