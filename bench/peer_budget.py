@@ -4,6 +4,7 @@
 
 A line of JSON for each network, budget and solver: the time of the tensors that are recomputed, in PyTorch's own
 estimates, and the share of the budget that the saved ones take. All solvers get the items that PyTorch asks about.
+A step with each answer runs on the processor: the bytes that are held behind its forward pass, and its peak.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import nn
 from torch._functorch import config, partitioners
-from torch._functorch._activation_checkpointing import knapsack
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from poetc.torch import KnapsackSolver
 
-BUDGETS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
-THEIRS: dict[str, Callable[..., Any]] = {
-    "dp": knapsack.dp_knapsack,
-    "greedy": knapsack.greedy_knapsack,
-    "ilp": knapsack.ilp_knapsack,
-}
+THEIRS = ("dp", "greedy", "ilp")
 
 
 class Attention(nn.Module):
@@ -84,95 +81,181 @@ class Residual(nn.Module):
 
 
 class UNet(nn.Module):
+    """Ronneberger's (2015): two convolutions a level without padding, so what is kept is cropped."""
+
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, width, 3, 1, 1)
-        self.down = nn.ModuleList([Residual(width << k, width << k + 1, 2) for k in range(depth)])
-        self.up = nn.ModuleList([Residual(3 * (width << k), width << k, 1) for k in reversed(range(depth))])
+
+        def level(inner: int, outer: int) -> nn.Sequential:
+            convs = (nn.Conv2d(inner, outer, 3), nn.ReLU(), nn.Conv2d(outer, outer, 3), nn.ReLU())
+            return nn.Sequential(*convs)
+
+        widths = [width << k for k in range(depth + 1)]
+        self.down = nn.ModuleList([level(a, b) for a, b in pairwise([1, *widths])])
+        self.wide = nn.ModuleList([nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths[:-1])])
+        self.up = nn.ModuleList([level(2 * w, w) for w in reversed(widths[:-1])])
+        self.last = nn.Conv2d(width, 2, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = [self.first(x)]
-        for block in self.down:
-            kept.append(block(kept[-1]))
-        x = kept.pop()
-        for block in self.up:
-            x = block(torch.cat([nn.functional.interpolate(x, scale_factor=2.0), kept.pop()], 1))
-        return x
+        kept = []
+        for k, block in enumerate(self.down):
+            x = block(nn.functional.max_pool2d(x, 2) if k else x)
+            kept.append(x)
+        kept.pop()
+        for wide, block in zip(self.wide, self.up, strict=True):
+            x, saved = wide(x), kept.pop()
+            edge = (saved.shape[2] - x.shape[2]) // 2
+            x = block(torch.cat([saved[:, :, edge : edge + x.shape[2], edge : edge + x.shape[3]], x], 1))
+        return self.last(x)
 
 
-def networks(layers: int) -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
-    yield (
-        f"GPT, {layers} layers",
-        nn.Sequential(*(Attention(64, 4, first=True) for _ in range(layers))),
-        torch.randn(2, 64, 64),
-    )
-    encoder = nn.Sequential(*(Attention(96, 6, first=False) for _ in range(min(layers, 12))))
-    yield f"BERT, {min(layers, 12)} layers", encoder, torch.randn(2, 64, 96)
-    counts, blocks, inner = (3, 4, 6, 3), [], 16
-    for stage, count in enumerate(counts if layers >= 12 else (1, 1)):
+class ViT(nn.Module):
+    """Dosovitskiy's (2020), patches of 16."""
+
+    def __init__(self, width: int, heads: int, layers: int, side: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(0.02 * torch.randn(1, (side // 16) ** 2 + 1, width))
+        self.blocks = nn.Sequential(*(Attention(width, heads, first=True) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.places
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+def resnet(counts: Sequence[int], side: int) -> nn.Sequential:
+    """He's (2015), with bottlenecks; `side` pixels below 64 have no large stem."""
+    stem = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    small = (nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+    blocks, inner = list[nn.Module](), 64
+    for stage, count in enumerate(counts):
         for k in range(count):
-            blocks.append(Residual(inner, 64 << stage, 2 if stage and not k else 1))
-            inner = 64 << stage
-    yield (
-        f"ResNet, {len(blocks)} bottlenecks",
-        nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1), *blocks),
-        torch.randn(4, 3, 32, 32),
-    )
-    yield "U-Net", UNet(16, 3 if layers >= 12 else 1), torch.randn(2, 3, 32, 32)
+            blocks.append(Residual(inner, 256 << stage, 2 if stage and not k else 1))
+            inner = 256 << stage
+    return nn.Sequential(*(stem if side >= 64 else small), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-class Recorder:
-    """The items that PyTorch asks about."""
+Made = tuple[nn.Module, torch.Tensor]
+NETWORKS: dict[str, Callable[[], Made]] = {
+    "GPT, 2 layers": lambda: (decoder(64, 4, 2), torch.randn(2, 64, 64)),
+    "BERT, 2 layers": lambda: (encoder(96, 6, 2), torch.randn(2, 64, 96)),
+    "ResNet, 2 bottlenecks": lambda: (resnet((1, 1), 32), torch.randn(4, 3, 32, 32)),
+    "U-Net, 1 level": lambda: (UNet(16, 1), torch.randn(2, 1, 44, 44)),
+    "GPT, 32 layers": lambda: (decoder(256, 8, 32), torch.randn(1, 512, 256)),
+    "BERT-base, batch 2": lambda: (encoder(768, 12, 12), torch.randn(2, 128, 768)),
+    "ResNet-50, batch 4": lambda: (resnet((3, 4, 6, 3), 224), torch.randn(4, 3, 224, 224)),
+    "ViT-B, batch 2": lambda: (ViT(768, 12, 12, 224), torch.randn(2, 3, 224, 224)),
+    "U-Net, 316 pixels, batch 1": lambda: (UNet(64, 4), torch.randn(1, 1, 316, 316)),
+}
+SMALL, LARGE = tuple(NETWORKS)[:4], tuple(NETWORKS)[4:]
+
+
+def decoder(width: int, heads: int, layers: int) -> nn.Sequential:
+    return nn.Sequential(*(Attention(width, heads, first=True) for _ in range(layers)))
+
+
+def encoder(width: int, heads: int, layers: int) -> nn.Sequential:
+    return nn.Sequential(*(Attention(width, heads, first=False) for _ in range(layers)))
+
+
+class Asked:
+    """The question that PyTorch asked at last, and answers with their processor time in seconds.
+
+    All solvers answer when poetc is asked. `forced` is an answer that PyTorch gets, whatever its question is.
+    """
 
     def __init__(self) -> None:
-        self.seen: list[tuple[list[float], list[float], float]] = []
+        self.forced: tuple[Any, ...] | None = None
+        self.memory, self.times, self.most = list[float](), list[float](), 0.0
+        self.answers = dict[str, tuple[tuple[Any, ...], float]]()
         asked = partitioners._optimize_runtime_with_given_memory
 
-        def recorded(graph: Any, memory: list[float], times: list[float], most: float, *rest: Any) -> Any:
-            self.seen.append((memory, times, most))
-            return asked(graph, memory, times, most, *rest)
+        def answered(graph: Any, memory: list[float], times: list[float], most: float, *rest: Any) -> Any:
+            if self.forced:
+                return self.forced
+            own = config.activation_memory_budget_solver
+            self.memory, self.times, self.most = memory, times, most
+            for name in (*THEIRS, "poetc"):
+                config.activation_memory_budget_solver = own if name == "poetc" else name
+                started = time.process_time()
+                answer = asked(graph, memory, times, most, *rest)
+                self.answers[name] = answer, time.process_time() - started
+            return answer
 
-        partitioners._optimize_runtime_with_given_memory = recorded
+        partitioners._optimize_runtime_with_given_memory = answered
 
 
-def rows(name: str, network: nn.Module, x: torch.Tensor, budget: float, recorder: Recorder) -> Iterator[dict[str, Any]]:
+def step(network: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], int, int]:
+    """Gradients of a compiled step, the bytes that are held behind its forward pass, and the most at any time.
+
+    Bytes are those of PyTorch's allocator since the step began. The gradients are part of the most.
+    """
     torch._dynamo.reset()
-    recorder.seen.clear()
-    solver = KnapsackSolver()
-    config.activation_memory_budget, config.activation_memory_budget_solver = budget, solver
-    plain = network(x)
-    found = torch.compile(network, backend="aot_eager_decomp_partition")(x)
-    found.sum().backward()
-    assert torch.allclose(plain, found, rtol=1e-4, atol=1e-4), f"{name}: another result at budget {budget}"
-    for report, (memory, times, most) in zip(solver.reports, recorder.seen, strict=True):
-        common = {"network": name, "budget": budget, "items": len(memory), "least": report.least}
-        own = {"recomputed": report.recomputed, "used": report.saved_bytes / max(1, report.budget_bytes)}
-        yield {**common, "solver": "poetc", **own, "seconds": report.seconds}
-        for other, solve in THEIRS.items():
-            started = time.perf_counter()
-            _, saved, again = solve(memory, times, most)
-            seconds = time.perf_counter() - started
-            used = sum(memory[i] for i in saved) / most
+    network.zero_grad(set_to_none=True)
+    compiled = torch.compile(lambda x: network(x).square().mean(), backend="aot_eager_decomp_partition")
+    compiled(x).backward()  # compiles both passes
+    network.zero_grad(set_to_none=True)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        loss = compiled(x)
+        with record_function("backward begins"):
+            pass
+        loss.backward()
+    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    names = [event.name() for event in events]
+    of = [event.nbytes() if event.name() == "[memory]" else 0 for event in events]
+    held = list(accumulate(of))
+    return [p.grad for p in network.parameters()], held[names.index("backward begins")], max(held)
+
+
+def rows(name: str, budgets: Sequence[float], asked: Asked) -> Iterator[dict[str, Any]]:
+    """Of each budget and solver. Answers that save the same tensors share a step."""
+    torch.manual_seed(0)
+    network, x = NETWORKS[name]()
+    config.activation_memory_budget = 1.0
+    exact, everything, highest = step(network, x)
+    for budget in budgets:
+        config.activation_memory_budget, asked.forced = budget, None
+        config.activation_memory_budget_solver = own = KnapsackSolver()
+        steps = dict[frozenset[int], tuple[int, int]]()
+        for solver in ("poetc", *THEIRS):
+            if solver != "poetc":
+                asked.forced = asked.answers[solver][0]
+            if solver == "poetc" or frozenset(asked.forced[1]) not in steps:
+                gradients, *bytes_ = step(network, x)
+                for a, b in zip(exact, gradients, strict=True):
+                    assert torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(a.abs().max())), f"{name}: other gradients"
+                steps[frozenset(asked.answers[solver][0][1])] = tuple(bytes_)
+            (_, kept, again), seconds = asked.answers[solver]
+            saved, peak = steps[frozenset(kept)]
             yield {
-                **common,
-                "solver": other,
-                "recomputed": sum(times[i] for i in again),
-                "used": used,
+                "network": name,
+                "budget": budget,
+                "solver": solver,
+                "tensors": len(asked.times),
+                "asked_bytes": own.reports[0].budget_bytes,
+                "saved_bytes": saved,
+                "all_saved_bytes": everything,
+                "peak_bytes": peak,
+                "all_peak_bytes": highest,
+                "recomputed": sum(asked.times[i] for i in again),
+                "least": own.reports[0].least,
+                "used": sum(asked.memory[i] for i in kept) / asked.most,
                 "seconds": seconds,
             }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--budgets", type=float, nargs="*", default=BUDGETS)
+    parser.add_argument("--networks", nargs="*", default=LARGE)
+    parser.add_argument("--budgets", type=float, nargs="*", default=(0.05, 0.15, 0.3))
     options = parser.parse_args()
-    torch.manual_seed(0)
-    recorder = Recorder()
-    for name, network, x in networks(options.layers):
-        for budget in options.budgets:
-            for row in rows(name, network, x, budget, recorder):
-                print(json.dumps(row), flush=True)
+    asked = Asked()
+    for name in options.networks:
+        for row in rows(name, options.budgets, asked):
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
