@@ -17,6 +17,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from poetc.solvers.folding import Rows, folded
+
 INFINITY = math.inf
 COST_SCALE = 1000.0  # the cost of every operator once, in the units of MIPs: raw energies are below HiGHS's tolerances
 TESTED_VERSIONS = (1, 10), (1, 17)  # of HiGHS: from the first one on, and below the second one
@@ -213,26 +215,29 @@ class Mip:
         ends = np.where(reduced >= 0, lower, np.where(np.isinf(upper), 0.0, upper))
         return share * float(duals @ np.array(self.row_lower)) + float(reduced @ ends)
 
+    def rows(self, left_out: npt.NDArray[np.bool_] | None = None) -> Rows:
+        """The LP in arrays. `left_out`: one flag a row; those rows are not in it."""
+        starts, index = np.array(self.starts, dtype=np.int64), np.array(self.index, dtype=np.int64)
+        value, kept = np.array(self.value, dtype=np.float64), np.ones(len(self.row_lower), dtype=np.bool_)
+        if left_out is not None:
+            kept, lengths = ~left_out, np.diff(starts)
+            entries = np.repeat(kept, lengths)
+            index, value = index[entries], value[entries]
+            starts = np.concatenate(([0], np.cumsum(lengths[kept])))
+        return Rows(
+            cost=np.array(self.cost, dtype=np.float64),
+            lower=np.array(self.lower, dtype=np.float64),
+            upper=np.array(self.upper, dtype=np.float64),
+            row_lower=np.array(self.row_lower, dtype=np.float64)[kept],
+            row_upper=np.array(self.row_upper, dtype=np.float64)[kept],
+            starts=starts,
+            index=index,
+            value=value,
+        )
+
     def _lp(self, left_out: npt.NDArray[np.bool_] | None = None) -> highspy.HighsLp:
         """The model for HiGHS. `left_out`: one flag a row; those rows are not in it."""
-        starts, index = np.array(self.starts, dtype=np.int32), np.array(self.index, dtype=np.int32)
-        value, rows = np.array(self.value, dtype=np.float64), np.ones(len(self.row_lower), dtype=np.bool_)
-        if left_out is not None:
-            rows, lengths = ~left_out, np.diff(starts)
-            entries = np.repeat(rows, lengths)
-            index, value = index[entries], value[entries]
-            starts = np.concatenate(([0], np.cumsum(lengths[rows]))).astype(np.int32)
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.cost), int(rows.sum())
-        lp.col_cost_ = np.array(self.cost, dtype=np.float64)
-        lp.col_lower_ = np.array(self.lower, dtype=np.float64)
-        lp.col_upper_ = np.array(self.upper, dtype=np.float64)
-        lp.row_lower_ = np.array(self.row_lower, dtype=np.float64)[rows]
-        lp.row_upper_ = np.array(self.row_upper, dtype=np.float64)[rows]
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = starts, index, value
-        lp.offset_ = self.offset
-        return lp
+        return _for_highs(self.rows(left_out), self.offset)
 
     def _without_presolve(self, solver: highspy.Highs) -> None:
         """Presolve looks at all columns of a row for each that it fixes, which takes long where a row has thousands.
@@ -257,18 +262,25 @@ class Mip:
 
 
 class Series:
-    """The LP of a MIP again and again, with other limits. Each solve begins with the basis of the one before."""
+    """The LP of a MIP again and again, with other limits. Each solve begins with the basis of the one before.
 
-    def __init__(self, mip: Mip) -> None:
+    It is folded, so that its optimum may be a little lower. `rows`, `columns`: those whose limits will change.
+    """
+
+    def __init__(self, mip: Mip, rows: Sequence[int], columns: Sequence[int]) -> None:
         self._solver = quiet_solver(INFINITY, 1, 0)
         mip._without_presolve(self._solver)
-        self._solver.passModel(mip._lp())
+        lp = mip.rows()
+        self._folded = folded(lp, (columns, rows))
+        self._solver.passModel(_for_highs(lp if self._folded is None else self._folded.lp, mip.offset))
 
     def row_upper(self, row: int, upper: float) -> None:
-        self._solver.changeRowBounds(row, -INFINITY, upper)
+        at = row if self._folded is None else int(self._folded.rows[row])
+        self._solver.changeRowBounds(at, -INFINITY, upper)
 
     def column_upper(self, column: int, upper: float) -> None:
-        self._solver.changeColBounds(column, 0.0, upper)
+        at = column if self._folded is None else int(self._folded.columns[column])
+        self._solver.changeColBounds(at, 0.0, upper)
 
     def least(self, *, time_limit_s: float) -> float | None:
         """The optimum, inf where there is no solution; None where it was not solved to the end."""
@@ -281,6 +293,18 @@ class Series:
         if status != highspy.HighsModelStatus.kOptimal:
             return None
         return float(solver.getInfo().objective_function_value)
+
+
+def _for_highs(rows: Rows, offset: float) -> highspy.HighsLp:
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = len(rows.cost), len(rows.row_lower)
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = rows.cost, rows.lower, rows.upper
+    lp.row_lower_, lp.row_upper_ = rows.row_lower, rows.row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = rows.starts.astype(np.int32)
+    lp.a_matrix_.index_, lp.a_matrix_.value_ = rows.index.astype(np.int32), rows.value
+    lp.offset_ = offset
+    return lp
 
 
 def pinned(threads: int, seed: int) -> dict[str, object]:

@@ -320,7 +320,7 @@ class _Around:
             for columns, terms, least_ns in rows:
                 kept = {c: -ns * scale for c, ns in terms.items() if ns}
                 relaxed.mip.row([*columns, *kept], [*[1.0] * len(columns), *kept.values()], least_ns * scale)
-        self.series = Series(relaxed.mip)
+        self.series = Series(relaxed.mip, list(relaxed.rooms), self.hidden)
 
     def least(self, kernels: Sequence[OperatorSpec | Variant], stop_at: float) -> int | None:
         """With any of those kernels; None where time is up, or nothing fits.
