@@ -82,8 +82,8 @@ def folded(lp: Rows, alone: tuple[Sequence[int], Sequence[int]] = ((), ()), most
         cost=lp.cost[first],
         lower=lp.lower[first] * sizes,
         upper=lp.upper[first] * sizes,
-        row_lower=np.bincount(rows, lp.row_lower, row_count),
-        row_upper=np.bincount(rows, lp.row_upper, row_count),
+        row_lower=_sums(rows, lp.row_lower, row_count),
+        row_upper=_sums(rows, lp.row_upper, row_count),
         starts=np.searchsorted(of_row, np.arange(row_count + 1)),
         index=of_class,
         value=(least + most_of) / 2,
@@ -112,7 +112,11 @@ def _classes(lp: Rows, alone: tuple[Sequence[int], Sequence[int]], most: int) ->
 
 def _summed(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
     distinct, number = np.unique(keys, return_inverse=True)
-    return distinct, np.bincount(number, values, len(distinct))
+    return distinct, _sums(number, values, len(distinct))
+
+
+def _sums(classes: Ints, values: Floats, count: int) -> Floats:
+    return np.bincount(classes, values, count).astype(np.float64)
 
 
 def _bits(values: Floats) -> Colours:
@@ -121,8 +125,9 @@ def _bits(values: Floats) -> Colours:
 
 def _mixed(colours: Colours) -> Colours:
     """Well-mixed bits of each: a step of a common hash function."""
-    mixed = colours ^ (colours >> np.uint64(33))
-    mixed = mixed * np.uint64(0xFF51AFD7ED558CCD)
+    mixed: Colours = colours ^ (colours >> np.uint64(33))
+    mixed *= np.uint64(0xFF51AFD7ED558CCD)
     mixed ^= mixed >> np.uint64(33)
     mixed *= np.uint64(0xC4CEB9FE1A85EC53)
-    return mixed ^ (mixed >> np.uint64(33))
+    mixed ^= mixed >> np.uint64(33)
+    return mixed

@@ -19,9 +19,10 @@ def layers_in_a_chain(rng: random.Random, layers: int = LAYERS) -> Mip:
     mip = Mip(offset=10.0)
     again, read, size = rng.randint(1, 9), rng.randint(1, 9), rng.randint(1, 5)
     held, others = list[int](), list[int]()
-    for layer in range(layers):
+    before: tuple[int, ...] = ()
+    for _ in range(layers):
         columns = mip.column(), mip.column(float(again)), mip.column(float(read))
-        if layer:
+        if before:
             mip.row([columns[1], *before], [1.0, *[-1.0] * 3], upper=0.0)  # what it is made of
         mip.row(columns, [1.0] * 3, lower=1.0)
         before = columns
