@@ -1,13 +1,14 @@
 """A smaller LP in place of one with many columns and rows that are alike, such as those of equal layers.
 
 Columns and rows are put into classes. The folded LP has the sum of each class as its column, and the sum of the rows of
-each class as its row. A column of a class has the same cost, the same limits, and the same total coefficient in each
-class of rows as all others of its class. So the sums of any solution are one of the folded LP at the same cost: its
-optimum is no more than that of the LP. Both are equal where refinement ends by itself (colour refinement, Grohe et al.,
-2014): a solution of the folded LP, divided equally, is then one of the LP.
+each class as its row. The columns of a class have the same cost and limits. They have the same total coefficient in each
+class of rows, too. So the sums of any solution are one of the folded LP, at the same cost: its optimum is never higher.
+
+Both optima are equal where refinement ends by itself (colour refinement, Grohe et al., 2014). For a solution of the
+folded LP, divided equally, is then one of the LP.
 
 Refinement ends early where many classes are left. In a chain of layers that are alike each further round would set
-apart operators one step further from its ends. What is lost is about the layers at its ends.
+apart operators one step further from its ends. The loss is about the layers at its ends.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ TRY_S = 0.0003  # of work, an operator
 PATIENCE = 3  # times that share of the time, on the clock
 LEAST_SHARE = 0.02  # of the time, for a placement
 ATTEMPTS = 5  # to pack
-LIST_SHARES = (1.0, 0.995, 0.99, 0.98)  # of the budget: a list for less RAM may wait less
+LIST_SHARES = (1.0, 0.995)  # of the budget: a list for less RAM may wait less
 SEARCH_SHARE = 0.25  # of the work limit, for exact search: half of it with every operator once; of the time, at least
 NODE_S = 0.0001  # of work, a node of it
 SEARCHED = "exact search of placements and orders"
@@ -379,6 +379,8 @@ class _Side:
             if best is not None and self.planner.left_s <= 0:
                 break
             tighter = replace(problem, budget_bytes=math.floor(share * budget_bytes))
+            if best is not None and best[1].peak_bytes <= tighter.budget_bytes:
+                break  # it would be the same one
             listed = side_by_side(tighter, actions, choice)
             if listed is None:
                 break

@@ -21,6 +21,11 @@ def single_cut_positions(model: Model) -> list[int]:
 
 def fullest_operator(model: Model) -> int:
     """The operator beside whose working set the most stays in RAM, if no state does that is read from the store."""
+    return fullest_operators(model, 1)[0]
+
+
+def fullest_operators(model: Model, count: int) -> list[int]:
+    """Those beside which the most stays in RAM, the fullest first."""
     held = np.zeros(model.n_ops + 1)  # by operator, the change of the bytes that stay
     for t in range(model.n_tensors):
         p, uses = model.producer[t], model.consumers[t]
@@ -32,7 +37,7 @@ def fullest_operator(model: Model) -> int:
         ram[v] + model.workspace[v] + sum(model.size[t] for t in model.inputs[v] if model.producer[t] < 0)
         for v in range(model.n_ops)
     ]
-    return int(np.argmax(needs))
+    return [int(v) for v in np.argsort(-np.array(needs), kind="stable")[:count]]
 
 
 def _stretches(model: Model) -> list[range]:

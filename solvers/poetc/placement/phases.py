@@ -38,12 +38,13 @@ from dataclasses import dataclass, replace
 from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant, movable_state
 from poetc.solvers.highs import Answer, Series
 from poetc.solvers.model import NEVER, Model
-from poetc.solvers.poetc.bounds.ladder import fullest_operator
+from poetc.solvers.poetc.bounds.ladder import fullest_operators
 from poetc.solvers.poetc.bounds.ram import operand_bytes
 from poetc.solvers.poetc.placement.around import AroundOne
 from poetc.solvers.poetc.placement.relaxation import open_model
 from poetc.solvers.processors import GRAIN, weights_of
 
+OPERATORS = 2  # around which a bound is computed: the fullest ones
 LONGER = 2.0  # than an attempt that the clock ended: another one with less time would prove little more
 ROUNDED_PJ = 2  # `OpenPlacement` rounds its bound up, and a schedule's idle energy is rounded down
 
@@ -92,8 +93,16 @@ def _computed(problem: Problem, stop_at: float) -> int:
     priced = _above_idle(problem)
     if priced is None:
         return 0
-    lanes = tuple(_lanes(problem))
-    at = fullest_operator(open_model(priced))
+    lanes, least = tuple(_lanes(problem)), 0
+    for at in fullest_operators(open_model(priced), OPERATORS):
+        least = max(least, _bound_around(problem, priced, at, lanes, stop_at))
+        if time.monotonic() >= stop_at:
+            break
+    return least
+
+
+def _bound_around(problem: Problem, priced: Problem, at: int, lanes: Sequence[Lanes], stop_at: float) -> int:
+    """The bound from the parts around operator `at`, with any of its kernels; 0 where nothing is known."""
     kernels = _kernels(problem.operators[at])
     own_pj = [_own_pj(problem, kernel) for kernel in kernels]
 
