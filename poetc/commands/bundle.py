@@ -26,7 +26,7 @@ from poetc.commands.requests import (
     require_time,
     training_graph,
 )
-from poetc.commands.solve import summary_of
+from poetc.commands.summary import summary_of
 from poetc.devices import AUTO, load_profile, parse_size
 from poetc.devices.profile import MAIN
 from poetc.devices.streaming import may_stream
