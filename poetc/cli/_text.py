@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from poetc.cli._wrapping import LEAST_COLUMNS, columns_of, hanging
-from poetc.devices import format_bytes, format_enough, format_ns, format_pj
+from poetc.devices import format_bytes, format_enough, format_gap, format_ns, format_pj
 from poetc.devices.units import format_count
 from poetc.errors import printable
 
@@ -72,8 +72,8 @@ def energy(value: int | None) -> str:
     return "" if value is None else format_pj(value)
 
 
-def percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.2%}"
+def percent(value: float) -> str:
+    return f"{value:.2%}"
 
 
 def share(part: int | None, whole: int | None) -> str:
@@ -123,7 +123,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("keep-all peak", size(keep_all)),
             ("smallest budget found", enough(summary["min_budget_bytes"]) + _whole(summary)),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
-            ("proven bound", f"{_bound(summary)}  (gap {percent(summary['gap'])} of the total)"),
+            ("proven bound", f"{_bound(summary)}  (gap {format_gap(summary['gap'])} of the total)"),
             ("gap on overhead", gap_on_overhead(summary)),
             ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
@@ -154,7 +154,7 @@ def piece(summary: Mapping[str, Any]) -> str:
 def gap_on_overhead(summary: Mapping[str, Any]) -> str:
     """Nothing where the schedule costs no more than computing once, and the bound is lower still."""
     gap = summary["overhead_gap"]
-    return percent(gap) if gap or not summary["gap"] else ""
+    return format_gap(gap) if gap or not summary["gap"] else ""
 
 
 def _streamed(summary: Mapping[str, Any]) -> str:
@@ -257,7 +257,7 @@ def bundle_text(summary: Mapping[str, Any]) -> str:
             *((str(p["micro_batches"]),) if split else ()),
             size(p["ram_bytes"]),
             unit(p["cost"]),
-            percent(p["gap"]),
+            format_gap(p["gap"]),
         )
         for k, p in enumerate(document["plans"])
     ]
@@ -268,7 +268,7 @@ def bundle_text(summary: Mapping[str, Any]) -> str:
             format_ns(s["longest_ns"]),
             percent(s["mean_extra"]),
             percent(s["most_extra"]),
-            percent(s["most_gap"]),
+            format_gap(s["most_gap"]),
         )
         for s in document["switches"]
     ]

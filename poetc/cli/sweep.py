@@ -75,6 +75,7 @@ def sweep(
     """
     from poetc.cli import _text
     from poetc.commands import sweep as sweeping
+    from poetc.devices import format_gap
     from poetc.files import require_writable, write_text
 
     template = _solving.solve_request(models[0], {**options, "device": devices[0]})
@@ -97,7 +98,7 @@ def sweep(
             r["budget"] or "all RAM",
             r["status"],
             _text.energy(r.get("energy_pj")),
-            _text.percent(r.get("gap")),
+            "" if r.get("gap") is None else format_gap(r["gap"]),
             _text.size(r.get("peak_bytes")),
             r.get("error") or page.importance_cell(r),
         )

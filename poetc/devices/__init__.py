@@ -12,9 +12,9 @@ from poetc.devices.units import (
     format_bytes,
     format_cost,
     format_enough,
+    format_gap,
     format_ns,
     format_pj,
-    format_share,
     parse_duration,
     parse_size,
 )

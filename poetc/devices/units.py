@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -182,11 +183,14 @@ def format_count(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def format_share(fraction: float) -> str:
-    """`0.0123` → `1.23 %`; a share above zero never reads as zero."""
-    if 0 < fraction < 5e-5:
-        return "< 0.01 %"
-    return f"{100 * fraction:.2f} %"
+def format_gap(fraction: float) -> str:
+    """`0.01231` → `1.24 %`: rounded up, as a claim is never narrower than its proof. Only no gap at all is `0 %`."""
+    if fraction <= 0:
+        return "0 %"
+    digits = 3 if fraction < 0.01 else 2
+    steps = max(1, math.ceil(fraction * 10 ** (2 + digits) - 1e-6))
+    whole, decimals = f"{steps / 10**digits:.{digits}f}".split(".")
+    return f"{whole}.{decimals.rstrip('0') or '0'} %"
 
 
 def _three(value: float) -> str:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from poetc import solvers
-from poetc.devices import format_cost, format_share
+from poetc.devices import format_cost, format_gap
 from poetc.planning.search_log import SearchLog
 from poetc.scheduling.problem import Problem
 
@@ -74,7 +74,7 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
         return f"best {show(event.objective)}, every schedule tried next costs at least {show(event.bound)} ({stage})"
     gap = 1 - event.bound / event.objective if event.objective else 0.0
     before_packing = "" if unpacked is None else f", {show(unpacked)} before packing"
-    return f"best {show(event.objective)}{before_packing}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
+    return f"best {show(event.objective)}{before_packing}, bound {show(event.bound)}, gap {format_gap(gap)} ({stage})"
 
 
 # The options that a search takes as given, by the names of their choices. Only choices whose options bounds may name.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from poetc import solvers
-from poetc.devices import format_bytes, format_ns
+from poetc.devices import format_bytes, format_gap, format_ns
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.planning.arena import packed, ram_bytes
@@ -115,7 +115,7 @@ class StatePlacement(Reduction[Placement]):
         parts = [f"state: {live} on the store, the others in RAM"] if stored else []
         if solution.placement_bound is not None and proof.objective > 0:
             gap = max(0.0, (proof.objective - solution.placement_bound) / proof.objective)
-            parts.append(f"with this placement of state the gap is {gap:.3%}")
+            parts.append(f"with this placement of state the gap is {format_gap(gap)}")
         return "; ".join(parts)
 
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_cost, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_cost, format_gap, format_ns, format_pj
 from poetc.reporting import _words
 from poetc.reporting._solved import Solved
 
@@ -33,7 +33,7 @@ def plans(solved: Solved) -> Table:
             format_bytes(plan["ram_bytes"]),
             format_pj(trace.energy_pj),
             format_ns(trace.time_ns),
-            _words.percent(plan["gap"]),
+            format_gap(plan["gap"]),
         )
         for number, (plan, trace) in enumerate(zip(records, traces, strict=True) if records else ())
     ]
@@ -54,7 +54,7 @@ def switches(solved: Solved) -> Table:
             f"{row['switches']} of {row['points']}",
             format_ns(row["longest_ns"]),
             *(f"{_words.percent(row[share])}, {cost(row, share)}" for share in ("mean_extra", "most_extra")),
-            _words.percent(row["most_gap"]),
+            format_gap(row["most_gap"]),
         )
         for row in _rows(solved, "switches")
     ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_cost, format_count, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_cost, format_count, format_gap, format_ns, format_pj
 from poetc.errors import printable
 from poetc.planning import pieces
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
@@ -31,13 +30,6 @@ def percent(fraction: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") + " %" if abs(value) < 1 else f"{value:.1f} %"
 
 
-def at_most(fraction: float) -> str:
-    """As `percent`, but rounded up: for a claim that must not be narrower than its proof."""
-    return percent(
-        math.ceil(fraction * 1e5 - 1e-6) / 1e5 if fraction < 0.01 else math.ceil(fraction * 1e3 - 1e-6) / 1e3
-    )
-
-
 def status(
     status: str,
     gap: float,
@@ -51,7 +43,7 @@ def status(
     a device, where schedules on one of them alone were considered. `stopped_by`: the time limit or counted work.
     """
     scope = " of schedules on one core" if one_core_of else ""
-    within = f"within {at_most(gap)} of optimal (proven{scope})"
+    within = f"within {format_gap(gap)} of optimal (proven{scope})"
     match Status(status):
         case Status.FEASIBLE:
             by_work = f"stopped by the {WORK_LIMIT}{_MORE}" if stopped_by == WORK_LIMIT else ""
@@ -76,8 +68,8 @@ def ended(gap: float, asked_gap: float | None) -> str:
     if asked_gap == DEFAULT_GAP:
         return "stopped at the default gap; --gap 0 proves on"
     if asked_gap == TRAINING_GAP:  # the default of one command
-        return f"stopped at the gap of {percent(asked_gap)}; --gap 0 proves on"
-    return f"stopped at the gap of {percent(asked_gap)} that was asked for"
+        return f"stopped at the gap of {format_gap(asked_gap)}; --gap 0 proves on"
+    return f"stopped at the gap of {format_gap(asked_gap)} that was asked for"
 
 
 def is_beyond(budget_bytes: int, peak_bytes: int) -> bool:
@@ -213,12 +205,12 @@ def proof(solved: Solved) -> str:
         case Status.FEASIBLE | Status.LIMIT:
             by = solved.summary.get("stopped_by")
             stopped = f"The search stopped at its {by or TIME_LIMIT}. " if by or p.status is Status.LIMIT else ""
-            saving = f"so at most {at_most(p.gap())} of it could be saved"
+            saving = f"so at most {format_gap(p.gap())} of it could be saved"
             if p.status is Status.FEASIBLE and (why := ended(p.gap(), solved.summary.get("asked_gap"))):
                 stopped = f"The search {why}. "
             result = f"{stopped}{least}; this one needs {cost(solved, p.objective)}, {saving}."
             if p.objective > compute_once(solved):
-                extra = at_most(p.overhead_gap(compute_once(solved)))
+                extra = format_gap(p.overhead_gap(compute_once(solved)))
                 result += f" Of the part above computing once, at most {extra} could be saved."
     if solved.summary.get("one_core_of"):
         result += f" Schedules on one of {solved.summary['one_core_of']} equal cores were considered alone."
@@ -262,10 +254,10 @@ def band_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for row in summary.get("band") or ():
         text = f"{format_pj(row['energy_pj'])}, {format_ns(row['time_ns'])}"
         gap, fixed = row["gap"], row.get("gap_with_these_choices")
-        claims = [] if gap is None else [f"{at_most(gap)} of optimal"]
-        if fixed is not None and (gap is None or at_most(fixed) != at_most(gap)):
+        claims = [] if gap is None else [f"{format_gap(gap)} of optimal"]
+        if fixed is not None and (gap is None or format_gap(fixed) != format_gap(gap)):
             claims.append(
-                f"{at_most(fixed)}{' of optimal' if gap is None else ''} with these kernels and places of state"
+                f"{format_gap(fixed)}{' of optimal' if gap is None else ''} with these kernels and places of state"
             )
         text += f"; within {', '.join(claims)}" if claims else "; no bound"
         if not row["in_time"]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
-from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_gap, format_ns, format_pj
 from poetc.planning import Point
 from poetc.planning.comparison import Comparison, Row
-from poetc.reporting._words import at_most
 from poetc.reporting.comparison import plot
 from poetc.scheduling import Problem, keep_all_peak_bytes, verify
 
@@ -45,7 +44,7 @@ def section(problem: Problem, points: Sequence[Point]) -> str:
         )
         bounds[point.budget_bytes] = proof.bound
         cost = format_pj(trace.energy_pj), format_ns(trace.time_ns)
-        cells.append((label, proof.status.value, *cost, at_most(proof.gap())))
+        cells.append((label, proof.status.value, *cost, format_gap(proof.gap())))
     comparison = Comparison.of(problem, bounds, rows)
     head = "".join(f"<th>{name}</th>" for name in ("budget", "status", "energy", "time", "gap"))
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)

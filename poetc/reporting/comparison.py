@@ -10,7 +10,7 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_gap, format_ns, format_pj
 from poetc.planning.comparison import Comparison, Row
 from poetc.reporting.choices import scope_sentence
 
@@ -60,7 +60,7 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
         row.status,
         format_pj(row.energy_pj),
         f"{row.energy_pj / max(1, comparison.compute_once_pj) - 1:+.2%}",
-        "" if row.gap is None else f"{row.gap:.2%}",
+        "" if row.gap is None else format_gap(row.gap),
         format_ns(row.time_ns),
         format_bytes(row.peak_bytes),
     )

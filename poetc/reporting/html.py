@@ -8,7 +8,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from poetc.devices.units import format_bytes, format_count, format_enough, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_count, format_enough, format_gap, format_ns, format_pj
 from poetc.reporting import _bundle as tables
 from poetc.reporting import _charts, _search_chart, _words
 from poetc.reporting._facts import Facts, at_peak, gather
@@ -78,7 +78,7 @@ def _cards(solved: Solved) -> str:
         ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, solved.compute_once_pj)),
         ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, solved.compute_once_ns)}, {deadline}"),
         ("Longest piece", *_words.longest_piece(solved).split(": ", 1)),
-        ("Proven gap", _words.at_most(proof.gap()), f"the most {problem.objective} that {others} could save"),
+        ("Proven gap", format_gap(proof.gap()), f"the most {problem.objective} that {others} could save"),
     ]
     if keep_all:
         share = _words.percent(_words.peak_bytes(solved) / keep_all)
@@ -174,13 +174,13 @@ def _changes(solved: Solved, facts: Facts) -> str:
 def _proof_facts(solved: Solved) -> str:
     proof = solved.schedule.proof
     once = _words.compute_once(solved)
-    overhead = ("gap on the overhead", _words.at_most(proof.overhead_gap(once)))
+    overhead = ("gap on the overhead", format_gap(proof.overhead_gap(once)))
     rows: list[Sequence[Cell]] = [
         ("status", _words.status_of(solved)),
         (f"{solved.problem.objective} of this schedule", _words.cost(solved, proof.objective)),
         ("proven lower bound", _words.cost(solved, proof.bound)),
         ("everything computed once", _words.cost(solved, once)),
-        ("gap on the total", _words.at_most(proof.gap())),
+        ("gap on the total", format_gap(proof.gap())),
         *([] if once >= proof.objective > proof.bound else [overhead]),
         ("class of schedules", _words.schedule_class(solved)),
         ("found and proven by", proof.method or solved.schedule.solver),

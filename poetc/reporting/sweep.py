@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_pj
+from poetc.devices.units import format_bytes, format_gap, format_pj
 from poetc.planning.comparison import Comparison, Row
 from poetc.reporting.comparison import plot
 from poetc.reporting.importance import curve
@@ -62,7 +62,7 @@ def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> s
             str(r["budget"] or "all RAM"),
             r["status"],
             format_pj(r["energy_pj"]),
-            f"{r['gap']:.2%}",
+            format_gap(r["gap"]),
             format_bytes(r["peak_bytes"]),
             importance_cell(r),
         )

@@ -108,13 +108,13 @@ def test_the_clock_counts_down_to_nothing() -> None:
 def test_how_far_a_search_is_reads_in_units() -> None:
     problem = training_problem(Random(1), 4)
     event = Event(stage="race", objective=172_404_907_720, bound=171_898_424_660)
-    assert progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.29 % (improving the schedule)"
+    assert progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.294 % (improving the schedule)"
     timed = replace(problem, objective=Objective.TIME)
-    assert progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.29 % (improving the schedule)"
+    assert progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.294 % (improving the schedule)"
     nothing = replace(event, objective=None)
     assert progress_line(problem, nothing) == "no schedule yet, bound 171.9 mJ (improving the schedule)"
     nearly = replace(event, bound=event.bound + 506_483_000)
-    assert "gap < 0.01 %" in progress_line(problem, nearly)
+    assert "gap 0.001 %" in progress_line(problem, nearly)
 
 
 def on_a_terminal(seconds: float, then: str = "pass") -> str:

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from poetc.cli._text import gap_on_overhead
-from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.devices import format_bytes, format_gap, format_ns, format_pj
 from poetc.reporting import (
     Category,
     Origin,
@@ -384,7 +384,7 @@ def test_claims_are_no_wider_than_their_proof() -> None:
     objective = solved.schedule.proof.objective
     third = replace(limit.schedule.proof, bound=math.ceil(objective * 2 / 3))
     words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=third)))
-    assert "at most 33.4 % of it could be saved" in words, "rounded up"
+    assert "at most 33.32 % of it could be saved" in words, "rounded up"
     best = replace(solved.schedule.proof, status=Status.OPTIMAL, bound=objective, scope=Scope())
     words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=best)))
     assert words.startswith("Proven optimal. No schedule that fits this budget")
@@ -402,8 +402,8 @@ def test_no_gap_is_stated_for_an_overhead_that_is_not_there() -> None:
     below = replace(proof, objective=11 * proof.bound // 10).overhead_gap(proof.bound + 1)
     assert below == 1, "a bound below computing once saves no more than all of the overhead"
     assert gap_on_overhead({"gap": 0.03, "overhead_gap": 0.0}) == ""
-    assert gap_on_overhead({"gap": 0.0, "overhead_gap": 0.0}) == "0.00%"
-    assert gap_on_overhead({"gap": 0.03, "overhead_gap": 0.5}) == "50.00%"
+    assert gap_on_overhead({"gap": 0.0, "overhead_gap": 0.0}) == "0 %"
+    assert gap_on_overhead({"gap": 0.03, "overhead_gap": 0.5}) == "50.0 %"
 
 
 def test_a_status_in_words_says_how_near_and_what_ended_the_search() -> None:
@@ -413,8 +413,8 @@ def test_a_status_in_words_says_how_near_and_what_ended_the_search() -> None:
     assert status_words("feasible", 0.04, 0.05).endswith("stopped at the gap of 5.0 %; --gap 0 proves on")
     assert status_words("feasible", 0.04, 0.07).endswith("stopped at the gap of 7.0 % that was asked for")
     assert status_words("feasible", 0.04, 0.0) == status_words("feasible", 0.04) == "within 4.0 % of optimal (proven)"
-    assert status_words("limit", 0.0401, 0.001) == "within 4.1 % of optimal (proven), stopped by the time limit"
-    by_work = "within 4.1 % of optimal (proven), stopped by the work limit; a longer --time-limit allows more"
+    assert status_words("limit", 0.0401, 0.001) == "within 4.01 % of optimal (proven), stopped by the time limit"
+    by_work = "within 4.01 % of optimal (proven), stopped by the work limit; a longer --time-limit allows more"
     assert {status_words(s, 0.0401, 0.001, stopped_by="work limit") for s in ("limit", "feasible")} == {by_work}
     limit = replace(example(), summary={"stopped_by": "work limit"})
     assert "stopped at its work limit" in proof_words(limit) and by_work[-40:] in html(limit)
@@ -473,6 +473,12 @@ def test_an_arena_over_the_budget_is_not_said_to_fit() -> None:
     assert "One step fits" in text(solved)
     assert "One step fits" not in text(over)
     assert "One step fits" not in html(over)
+
+
+def test_gaps_are_rounded_up_and_no_gap_above_zero_reads_as_zero() -> None:
+    assert [format_gap(f) for f in (0, 1e-12, 1e-5, 0.0029377, 0.005, 0.01, 0.01231, 0.4, 0.99999, 1)] == [
+        "0 %", "0.001 %", "0.001 %", "0.294 %", "0.5 %", "1.0 %", "1.24 %", "40.0 %", "100.0 %", "100.0 %",
+    ]  # fmt: skip
 
 
 def test_percentages_and_names() -> None:

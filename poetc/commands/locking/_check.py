@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from poetc.commands.locking._file import Entry, Result, is_hash_of, line_of, read
 from poetc.commands.locking._lock import is_unchanged, solve_entry
-from poetc.devices import format_bytes, format_cost, format_enough
+from poetc.devices import format_bytes, format_cost, format_enough, format_gap
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file
@@ -239,7 +239,7 @@ def findings_of(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tupl
     if before.importance and after.importance is not None and locked.options.importance_at_least is None:
         gain = after.importance / before.importance - 1
         if after.importance_gap > before.importance_gap + tolerance:
-            gaps = f"gap {before.importance_gap:.3%} before, {after.importance_gap:.3%} now"
+            gaps = f"gap {format_gap(before.importance_gap)} before, {format_gap(after.importance_gap)} now"
             findings.append(failing("proof", f"the set of updates is proven less tightly: {gaps}"))
     if gain < -tolerance:
         findings.append(failing("worse", f"the importance of the updates is {-gain:.2%} less"))
@@ -255,7 +255,9 @@ def findings_of(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tupl
         findings.append(Finding("better", f"{locked.options.objective} is {-ratio:.2%} less: {costs}; lock it again"))
     if after.gap > before.gap + tolerance:
         lost = "is no longer proven optimal" if before.status == "optimal" else "is proven less tightly"
-        findings.append(failing("proof", f"the schedule {lost}: gap {before.gap:.3%} before, {after.gap:.3%} now"))
+        findings.append(
+            failing("proof", f"the schedule {lost}: gap {format_gap(before.gap)} before, {format_gap(after.gap)} now")
+        )
     elif before.scope is not None and after.scope != before.scope:
         findings.append(
             Finding("changed", f"the bound now holds for “{after.schedule_class}”, not “{before.schedule_class}”")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poetc.artifact import Artifact
-from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.devices import format_bytes, format_gap, format_ns, format_pj
 from poetc.scheduling import Compute, Move, PageIn, PageOut, Problem, verify
 from poetc.scheduling.schedule import Schedule
 
@@ -173,7 +173,8 @@ def _proof_words(a: Schedule, b: Schedule) -> Iterator[str]:
     if x.status != y.status:
         yield f"The proof's status changed from {x.status.value} to {y.status.value}."
     if abs(x.gap() - y.gap()) > 1e-9:
-        yield f"The proven gap {'rose' if y.gap() > x.gap() else 'fell'} from {x.gap():.3%} to {y.gap():.3%}."
+        went = "rose" if y.gap() > x.gap() else "fell"
+        yield f"The proven gap {went} from {format_gap(x.gap())} to {format_gap(y.gap())}."
     if a.solver != b.solver:
         yield f"The solver changed from {a.solver} to {b.solver}."
 
