@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from poetc.devices.units import format_cost
+from poetc.devices.units import format_cost, format_gap
 from poetc.reporting._charts import legend
 from poetc.scheduling.objective import Objective
 
 _WIDTH, _HEIGHT = 1000, 400
 _MARGIN = 0.06  # of the range of costs, above and below
+_TICKS = 3  # parts of the axis of costs
 
 
 def chart(rows: Sequence[Mapping[str, Any]], objective: Objective) -> str:
@@ -41,14 +42,20 @@ def chart(rows: Sequence[Mapping[str, Any]], objective: Objective) -> str:
     best, bound = bests[-1][1], bounds[-1][1]
     gap = max(0.0, 1 - bound / best) if best else 0.0
     first, last, rising, proven = (format_cost(objective, c) for c in (bests[0][1], best, bounds[0][1], bound))
-    said = f"The best schedule goes from {first} to {last}, the bound from {rising} to {proven}: a gap of {gap:.3%}."
+    goes = f"The best schedule goes from {first} to {last}, the bound from {rising} to {proven}"
+    said = f"{goes}: a gap of {format_gap(gap)}."
     svg = (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-labelledby="search-title '
         f'search-desc"><title id="search-title">Best schedule and bound over time</title>'
         f'<desc id="search-desc">{escape(said)}</desc>'
         f'<path class="search-best" d="{path(bests, end_s)}"/><path class="search-bound" d="{proven_path}"/></svg>'
     )
+    costs = {format_cost(objective, v): v for v in (least + (most - least) * n // _TICKS for n in range(_TICKS + 1))}
+    ticks = "".join(
+        f'<span class="y-tick" style="bottom:{100 * (v - low) / span:.2f}%"><span>{escape(label)}</span></span>'
+        for label, v in costs.items()
+    )
     axis = f'<div class="x-axis"><span style="left:0">0 s</span><span class="last">{end_s:.1f} s</span></div>'
     entries = legend((("search-best", "best schedule"), ("search-bound", "bound")))
     caption = f'<p class="small">{escape(said)}</p>'
-    return f'<h3>Search</h3><div class="plot"><div class="area search">{svg}</div>{axis}</div>{entries}{caption}'
+    return f'<h3>Search</h3><div class="plot"><div class="area search">{ticks}{svg}</div>{axis}</div>{entries}{caption}'

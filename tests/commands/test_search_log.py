@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -115,3 +116,13 @@ def test_the_bounds_of_each_scope_are_a_curve_of_their_own() -> None:
     drawn = chart([asdict(row) for row in log.rows], Objective.ENERGY)
     curve = drawn.split('class="search-bound" d="')[1].partition('"')[0]
     assert curve.count("M") == 2 and curve.count("V") == 2, "the fall from 6 to 3 is no line"
+
+
+def test_the_chart_of_a_search_says_costs_beside_its_axis() -> None:
+    rows = [{"seconds": s, "bound": b, "best": 9_000_000_000} for s, b in ((1, 6_000_000_000), (2, 8_000_000_000))]
+    shown = re.findall(r'y-tick" style="bottom:([0-9.]+)%"><span>([^<]+)<', chart(rows, Objective.ENERGY))
+    assert [label for _, label in shown] == ["6.000 mJ", "7.000 mJ", "8.000 mJ", "9.000 mJ"]
+    heights = [float(height) for height, _ in shown]
+    assert heights == sorted(heights) and heights[0] > 0 and heights[-1] < 100
+    alike = chart([{"seconds": 1, "bound": 9_000_000_000, "best": 9_000_000_000}], Objective.ENERGY)
+    assert alike.count("y-tick") == 1, "no label stands twice"
