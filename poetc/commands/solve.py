@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -60,6 +61,7 @@ from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
 from poetc.scheduling import Status, keep_all_peak_bytes
 from poetc.scheduling.problem import Problem
 
+SHORT = 0.5  # of its usual time: a search for the smallest budget that had less was cut short
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 ENCODINGS_SHARE = 0.6  # of the time, for encodings of saved tensors where streamed operands come next
 LATER_SHARE = 0.075  # of the time limit, at most, for the model itself, and the same for reports
@@ -139,9 +141,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         solved = solution.problem, solution.schedule, solution.plan
         predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress)
         notes += [predicted.note] if predicted.note else []
-    smallest = smallest_budget_known(answer, stop_at, progress) if request.smallest else None
-    if request.smallest and smallest is None:
-        notes.append("no time was left to look for the smallest budget: a smaller one may do; raise --time-limit")
+    smallest, note = smallest_budget_known(answer, stop_at, progress) if request.smallest else (None, "")
+    notes += [note] if note else []
     keep_all_bytes = answer.keep_all_bytes
     summary = summary_of(
         request, answer.asked, keep_all_bytes, solution, step, profile, smallest, started, notes, saved, answer.once
@@ -177,14 +178,21 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     return artifact
 
 
-def smallest_budget_known(answer: _Answer, stop_at: float, progress: Progress) -> int | None:
-    """The smallest budget that is known, bytes; None where the time is up, and nobody has looked for it."""
+def smallest_budget_known(answer: _Answer, stop_at: float, progress: Progress) -> tuple[int | None, str]:
+    """The smallest budget that is known, bytes; None where the time is up, and nobody has looked for it.
+
+    With a note where there was too little time, or "".
+    """
     search = answer.smallest_ram
-    if not search.is_done and time.monotonic() >= stop_at:
-        return None
+    left_s = math.inf if search.is_done else stop_at - time.monotonic()
+    if left_s <= 0:
+        return None, "no time was left to look for the smallest budget: a smaller one may do; raise --time-limit"
     progress("looking for the smallest budget")
     search.least_s = min(LEAST_S, search.least_s)
-    return search.result.ram_bytes
+    smallest = search.result
+    if left_s < SHORT * answer.search_s and smallest.ram_bytes != smallest.bound_bytes:
+        return smallest.ram_bytes, "the search for the smallest budget was cut short by time: a smaller one may do"
+    return smallest.ram_bytes, ""
 
 
 def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: float) -> dict[str, int]:

@@ -142,10 +142,23 @@ def test_the_smallest_budget_is_not_looked_for_when_time_is_up(monkeypatch: pyte
     monkeypatch.setattr(smallest_ram, "find_smallest_ram", searched)
     problem = training_problem(Random(0), 1)
     search, now = RamSearch(problem, 6.0), time.monotonic()
-    answer: Any = SimpleNamespace(smallest_ram=search)
-    assert smallest_budget_known(answer, now - 1, silent) is None and not asked
-    assert smallest_budget_known(answer, now + 3600, silent) == 7 and asked == [LEAST_S]
-    assert smallest_budget_known(answer, now - 1, silent) == 7 and len(asked) == 1
+    answer: Any = SimpleNamespace(smallest_ram=search, search_s=6.0)
+    smallest, note = smallest_budget_known(answer, now - 1, silent)
+    assert smallest is None and not asked and note.startswith("no time was left")
+    assert smallest_budget_known(answer, now + 3600, silent) == (7, "") and asked == [LEAST_S]
+    assert smallest_budget_known(answer, now - 1, silent) == (7, "") and len(asked) == 1
+
+
+@pytest.mark.parametrize(("bound_bytes", "left_s", "is_noted"), [(5, 2.0, True), (7, 2.0, False), (5, 3600.0, False)])
+def test_a_search_for_the_smallest_budget_that_time_cut_short_is_noted(
+    bound_bytes: int, left_s: float, is_noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget at its bound is the smallest, however short the search was."""
+    smallest = SmallestRam(ram_bytes=7, bound_bytes=bound_bytes, schedule=None, plan=None, tensors=())
+    monkeypatch.setattr(smallest_ram, "find_smallest_ram", lambda *_: smallest)
+    answer: Any = SimpleNamespace(smallest_ram=RamSearch(training_problem(Random(0), 1), 6.0), search_s=6.0)
+    known, note = smallest_budget_known(answer, time.monotonic() + left_s, silent)
+    assert known == 7 and ("cut short by time" in note) is is_noted
 
 
 @pytest.mark.long
