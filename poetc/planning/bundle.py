@@ -67,25 +67,30 @@ def solve_bundle(
     """
     budgets = sorted(set(budgets_bytes), reverse=True)
     limit_s = planner.options.time_limit_s
-    planner.progress(f"the plan for {budgets[-1]} bytes")
-    first = planner.part(limit_s)
+    first = _named(planner.part(limit_s), budgets[-1])
     if by_parts:
         parts = MicroBatches({count: replace(p, budget_bytes=budgets[-1]) for count, p in by_parts.items()})
         first = replace(first, reductions=(parts, *first.reductions))
     smallest = first.solve(replace(problem, budget_bytes=budgets[-1]))
     solutions = [smallest]
     for budget in reversed(budgets[:-1]):
-        planner.progress(f"the plan for {budget} bytes")
         of_budget: list[Solution] = []
         for count, own in by_parts.items() if by_parts else [(None, problem)]:
             leader = next((s for s in solutions if MicroBatches.option(s) == count), None)
-            part = planner.part(limit_s / len(by_parts or (None,)))
+            part = _named(planner.part(limit_s / len(by_parts or (None,))), budget)
             following = _following(own, budget, smallest, solutions[-1], leader, part)
             if following is not None:
                 of_budget.append(following.with_choice(MicroBatches.name, count))
         if of_budget:
             solutions.append(min(of_budget, key=lambda s: s.cost))
     return Bundle(solutions=tuple(reversed(solutions)))
+
+
+def _named(planner: Planner, budget_bytes: int) -> Planner:
+    """Its progress says which plan it is about, also before the first event."""
+    name = f"plan for {budget_bytes:,} bytes"
+    planner.progress(name)
+    return replace(planner, progress=lambda text: planner.progress(f"{name}: {text}"))
 
 
 def _following(

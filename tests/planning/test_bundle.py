@@ -27,6 +27,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import SolveOptions
 
+SAID: list[str] = []  # the progress of `solved`
 DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
 
@@ -40,10 +41,19 @@ def solved() -> tuple[TrainingGraph, Switching, list[Switch], ProgramBundle]:
     assert step is not None
     problem = limits(replace(request, budget="100%"), problem)
     peak = keep_all_peak_bytes(problem)
-    switching = Switching(solve_bundle(problem, [peak, int(0.62 * peak)], request.planner(60)))
+    switching = Switching(solve_bundle(problem, [peak, int(0.62 * peak)], request.planner(60, SAID.append)))
     switches = [s for pair in ((0, 1), (1, 0)) for s in switching.switches(*pair)]
     plans = [(s.problem, s.schedule, s.plan) for s in switching.bundle.solutions]
     return step, switching, switches, lower_bundle([step] * len(plans), plans, switches)
+
+
+def test_progress_says_which_plan_it_is_about() -> None:
+    large, small = (f"plan for {s.problem.budget_bytes:,} bytes" for s in solved()[1].bundle.solutions)
+    assert SAID[0] == small and large in SAID
+    first = SAID.index(large)
+    assert 1 < first < len(SAID) - 1
+    assert all(line.startswith(f"{small}: ") for line in SAID[1:first])
+    assert all(line.startswith(f"{large}: ") for line in SAID[first + 1 :])
 
 
 def test_plans_share_order_state_and_inputs() -> None:
