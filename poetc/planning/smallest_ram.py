@@ -129,7 +129,9 @@ def find_smallest_ram(problem: Problem, time_limit_s: float, work_limit_s: float
 def next_step(problem: Problem) -> str:
     """Advice to a user whose budget is too small."""
     others = "" if problem.deadline_ns is None else ", or allow a longer --deadline"
-    return "raise --budget" + others + ("" if problem.write_limit_bytes is None else ", or raise --max-written")
+    least = problem.budget_bytes
+    unit = f" ({least} is in bytes; {least}% is a share of the keep-all peak)" if 0 < least <= 100 else ""
+    return f"raise --budget{unit}" + others + ("" if problem.write_limit_bytes is None else ", or raise --max-written")
 
 
 def advice(problem: Problem, smallest: SmallestRam) -> str:

@@ -332,3 +332,12 @@ def test_a_schedule_that_packs_on_the_way_is_not_lost(monkeypatch: pytest.Monkey
     assert asked.best.packed_cost(problem) == schedule.proof.objective == found.proof.objective
     assert ram_bytes(problem, plan) <= problem.budget_bytes
     verify_plan(problem, schedule, plan)
+
+
+@pytest.mark.parametrize(("budget_bytes", "has_hint"), [(80, True), (100, True), (101, False)])
+def test_a_budget_that_may_mean_per_cent_is_told_so(problem: Problem, budget_bytes: int, has_hint: bool) -> None:
+    hint = f"raise --budget ({budget_bytes} is in bytes; {budget_bytes}% is a share of the keep-all peak)"
+    with pytest.raises(InfeasibleError) as raised:
+        solve_plain(replace(problem, budget_bytes=budget_bytes), "poetc", SolveOptions(time_limit_s=60))
+    assert (hint in str(raised.value)) is has_hint
+    assert "raise --budget" in str(raised.value)
