@@ -1,4 +1,9 @@
-/* The three functions that compilers expect of every environment. */
+/*
+ * The functions that compilers expect of every environment.
+ *
+ * From -O2 on GCC replaces loops that copy or fill by calls of memcpy, memmove and memset. Here these functions would
+ * call themselves without end, so this file needs -fno-tree-loop-distribute-patterns, which the target's flags have.
+ */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
