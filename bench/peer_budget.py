@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -178,28 +179,34 @@ class Asked:
                 return self.forced
             own = config.activation_memory_budget_solver
             self.memory, self.times, self.most = memory, times, most
-            for name in (*THEIRS, "poetc"):
+            for name in ("poetc", *THEIRS):
                 config.activation_memory_budget_solver = own if name == "poetc" else name
                 started = time.process_time()
                 answer = asked(graph, memory, times, most, *rest)
                 self.answers[name] = answer, time.process_time() - started
-            return answer
+            config.activation_memory_budget_solver = own
+            return self.answers["poetc"][0]
 
         partitioners._optimize_runtime_with_given_memory = answered
 
 
-def step(network: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], int, int]:
-    """Gradients of a compiled step, the bytes that are held behind its forward pass, and the most at any time.
+def step(network: nn.Module, x: torch.Tensor, *, compiled: bool) -> tuple[list[torch.Tensor], int, int]:
+    """Gradients of a step, the bytes that are held behind its forward pass, and the most at any time.
 
     Bytes are those of PyTorch's allocator since the step began. The gradients are part of the most.
     """
-    torch._dynamo.reset()
-    network.zero_grad(set_to_none=True)
-    compiled = torch.compile(lambda x: network(x).square().mean(), backend="aot_eager_decomp_partition")
-    compiled(x).backward()  # compiles both passes
-    network.zero_grad(set_to_none=True)
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        return network(x).square().mean()
+
+    network.zero_grad(set_to_none=True)  # gradients of an earlier step stay as they are
+    if compiled:
+        torch._dynamo.reset()
+        loss_of = torch.compile(loss_of, backend="aot_eager_decomp_partition")
+        loss_of(x).backward()  # which compiles both passes
+        network.zero_grad(set_to_none=True)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        loss = compiled(x)
+        loss = loss_of(x)
         with record_function("backward begins"):
             pass
         loss.backward()
@@ -210,26 +217,32 @@ def step(network: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], int, 
     return [p.grad for p in network.parameters()], held[names.index("backward begins")], max(held)
 
 
-def rows(name: str, budgets: Sequence[float], asked: Asked) -> Iterator[dict[str, Any]]:
-    """Of each budget and solver. Answers that save the same tensors share a step."""
+def apart_by(exact: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
+    """The norm of the difference of gradients, over theirs. Deep batch norms make much of rounding errors."""
+    squares = [(float((a - b).square().sum()), float(a.square().sum())) for a, b in zip(exact, others, strict=True)]
+    return math.sqrt(sum(d for d, _ in squares) / sum(s for _, s in squares))
+
+
+def rows(name: str, budgets: Sequence[float], measured: Sequence[str], asked: Asked) -> Iterator[dict[str, Any]]:
+    """Of each budget and solver; `measured`: the solvers that have a step. The same tensors share one."""
     torch.manual_seed(0)
     network, x = NETWORKS[name]()
-    config.activation_memory_budget = 1.0
-    exact, everything, highest = step(network, x)
+    exact, everything, highest = step(network, x, compiled=False)
     for budget in budgets:
         config.activation_memory_budget, asked.forced = budget, None
         config.activation_memory_budget_solver = own = KnapsackSolver()
-        steps = dict[frozenset[int], tuple[int, int]]()
-        for solver in ("poetc", *THEIRS):
+        steps = dict[frozenset[int], tuple[int, ...]]()
+        for solver in ("poetc", *(name for name in THEIRS if name in measured)):
             if solver != "poetc":
                 asked.forced = asked.answers[solver][0]
-            if solver == "poetc" or frozenset(asked.forced[1]) not in steps:
-                gradients, *bytes_ = step(network, x)
-                for a, b in zip(exact, gradients, strict=True):
-                    assert torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(a.abs().max())), f"{name}: other gradients"
-                steps[frozenset(asked.answers[solver][0][1])] = tuple(bytes_)
-            (_, kept, again), seconds = asked.answers[solver]
-            saved, peak = steps[frozenset(kept)]
+                if frozenset(asked.forced[1]) in steps:
+                    continue
+            gradients, *bytes_ = step(network, x, compiled=True)
+            apart = apart_by(exact, gradients)
+            assert apart < 0.05, f"{name}: other gradients, by {apart:.2g} of their norm"
+            steps[frozenset(asked.answers[solver][0][1])] = tuple(bytes_)
+        for solver, ((_, kept, again), seconds) in asked.answers.items():
+            saved, peak = steps.get(frozenset(kept), (None, None))
             yield {
                 "network": name,
                 "budget": budget,
@@ -237,9 +250,9 @@ def rows(name: str, budgets: Sequence[float], asked: Asked) -> Iterator[dict[str
                 "tensors": len(asked.times),
                 "asked_bytes": own.reports[0].budget_bytes,
                 "saved_bytes": saved,
-                "all_saved_bytes": everything,
+                "eager_saved_bytes": everything,
                 "peak_bytes": peak,
-                "all_peak_bytes": highest,
+                "eager_peak_bytes": highest,
                 "recomputed": sum(asked.times[i] for i in again),
                 "least": own.reports[0].least,
                 "used": sum(asked.memory[i] for i in kept) / asked.most,
@@ -251,10 +264,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="*", default=LARGE)
     parser.add_argument("--budgets", type=float, nargs="*", default=(0.05, 0.15, 0.3))
+    parser.add_argument("--measured", nargs="*", default=THEIRS, help="solvers of PyTorch that have a step, too")
     options = parser.parse_args()
     asked = Asked()
     for name in options.networks:
-        for row in rows(name, options.budgets, asked):
+        for row in rows(name, options.budgets, options.measured, asked):
             print(json.dumps(row), flush=True)
 
 
