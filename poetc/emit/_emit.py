@@ -35,7 +35,7 @@ from poetc.emit._sources import runtime_sources
 from poetc.emit._unused_kernels import without_unused
 from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, check_names
 from poetc.emit.layouts._contents import arena_section
-from poetc.emit.layouts.makefile import PRODUCTS
+from poetc.emit.layouts.makefile import PRODUCTS, makefile_in, remove_outdated
 from poetc.errors import UsageError
 from poetc.graph import Value
 from poetc.output_directory import Kind, replacing
@@ -218,9 +218,11 @@ def emit_models(
     )
     contents = replace(contents, files={**contents.files, **_other_files(contents, build.memory)})
     out = Path(out_dir)
+    old = makefile_in(out)
     with replacing(out, kind, force=force) as staging:
         _write(staging.directory, LAYOUTS[form.layout].place(contents))
         staging.document = _document(contents, build.target, form)
+    remove_outdated(out, old)
     if copies is not None:
         copies += staging.copies
     return out

@@ -180,6 +180,26 @@ def test_what_was_built_for_another_target_is_built_anew(tmp_path: Path, case: C
     assert len(machines[0]) == 1 and machines[1] == {40}
 
 
+def test_programs_for_another_target_are_not_taken_for_the_new_one(
+    tmp_path: Path, case: Case, program: Program
+) -> None:
+    """The user's own file stays, though a Makefile of another target would build one of that name."""
+    out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
+    built = ("train", "libmodel.a", "libmodel.so")
+    for name in (*built, "firmware.elf", "build/model.o"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("built")
+    emit([program], case.graph.values, model="mlp", target="host", out_dir=out)
+    assert all((out / name).exists() for name in built), "the same target: make sees their age"
+    emit([program], case.graph.values, model="mlp", target="cortex-m3", out_dir=out)
+    assert not any((out / name).exists() for name in built)
+    assert (out / "firmware.elf").exists() and (out / "build/model.o").exists()
+    for name in ("firmware.map", "train"):
+        (out / name).write_text("built, or the user's")
+    emit([program], case.graph.values, model="mlp", target="host", out_dir=out)
+    assert not (out / "firmware.elf").exists() and not (out / "firmware.map").exists() and (out / "train").exists()
+
+
 def test_failure_leaves_nothing_half_written(
     tmp_path: Path, case: Case, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

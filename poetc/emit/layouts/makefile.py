@@ -13,15 +13,9 @@ from poetc.emit.layouts._layout import Layout
 from poetc.emit.layouts._readme import readme
 from poetc.runtime import runtime_directory
 
-PRODUCTS = (
-    "build",
-    "__pycache__",
-    "train",
-    "libmodel.a",
-    "libmodel.so",
-    "firmware.elf",
-    "firmware.map",
-)  # of a Makefile
+LINKED = ("train", "libmodel.a", "libmodel.so", "firmware.elf")
+MAP = "firmware.map"  # made with firmware.elf
+PRODUCTS = ("build", "__pycache__", *LINKED, MAP)  # of a Makefile
 GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf", "package": "libmodel.so"}
 
 
@@ -43,6 +37,24 @@ def place(contents: Contents) -> dict[str, bytes | Path]:
     else:
         files["README.md"] = readme(contents, _how(contents, sources)).encode()
     return files
+
+
+def makefile_in(directory: Path) -> str:
+    """ "" where there is none."""
+    try:
+        return (directory / "Makefile").read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def remove_outdated(directory: Path, old: str) -> None:
+    """Remove programs that the Makefile `old` linked, if another one has taken its place: nobody takes them for new."""
+    if not old or makefile_in(directory) == old:
+        return
+    rules = {line.partition(":")[0] for line in old.splitlines()}
+    for name in (*rules.intersection(LINKED), *([MAP] if "firmware.elf" in rules else [])):
+        if (directory / name).is_file():
+            (directory / name).unlink()
 
 
 def _how(contents: Contents, sources: Sequence[str]) -> list[str]:
