@@ -19,7 +19,7 @@ from poetc.commands.requests import (
     with_any_weights,
 )
 from poetc.commands.small_ram import Step, least_streamed
-from poetc.devices import DeviceProfile, build_problem, load_profile
+from poetc.devices import DeviceProfile, build_problem, equal_cores, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
@@ -121,12 +121,18 @@ def analyze_parts(
         "streamed_min_budget_bytes": None if streamed is None else streamed[1].result.ram_bytes,
         "streamed_min_budget_bound_bytes": None if streamed is None else streamed[1].result.bound_bytes,
         "pruned": savings_of_part(request, step, problem),
-        "notes": list(step.notes),
+        "notes": [*step.notes, *_of_one_core(profile)],
     }
     of_least = partial(at_least_ram, asked, profile, whole, search, offers)
     if streamed is not None:
         of_least = partial(at_least_ram, asked, profile, *streamed)
     return answer, Analyzed(graph, step, profile, problem, offers, minimum.ram_bytes, of_least)
+
+
+def _of_one_core(profile: DeviceProfile) -> list[str]:
+    """`solve` uses all equal cores by default."""
+    cores = 1 + len(equal_cores(profile))
+    return [f"times and energies are of one core; `poetc solve` uses all {cores} by default"] if cores > 1 else []
 
 
 def at_least_ram(

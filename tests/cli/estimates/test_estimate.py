@@ -207,8 +207,10 @@ def test_the_costs_are_shown_before_the_estimates(poetc: Run, model: Path, monke
         raise UsageError("enough")
 
     monkeypatch.setattr(estimate, "estimate", estimating)
-    assert poetc("analyze", model, "--batch", 4, "--device", "rpi4").code == 2
-    assert "keep-all peak" in shown[0]
+    for device, has_cores in (("rpi4", True), (BOARD, False)):
+        ended = poetc("analyze", model, "--batch", 4, "--device", device)
+        assert ended.code == 2 and "keep-all peak" in shown.pop()
+        assert ("times and energies are of one core; `poetc solve` uses all 4 by default" in ended.err) is has_cores
 
 
 def test_the_longest_way_takes_no_time_from_the_others(model: Path) -> None:
