@@ -2,7 +2,8 @@
 
 Columns and rows are put into classes. The folded LP has the sum of each class as its column, and the sum of the rows of
 each class as its row. The columns of a class have the same cost and limits. They have the same total coefficient in
-each class of rows, too. So the sums of any solution are one of the folded LP, at the same cost: its optimum is never higher.
+each class of rows, too. So the sums of any solution are one of the folded LP, at the same cost: its optimum is never
+higher.
 
 Both optima are equal where refinement ends by itself (colour refinement, Grohe et al., 2014). For a solution of the
 folded LP, divided equally, is then one of the LP.
