@@ -287,15 +287,23 @@ class _OpenPlacement:
         return begun.search
 
     def _at_once(self) -> tuple[Placement, Schedule] | None:
-        """Something to show before orders are searched: with everything on the store, where it fits most easily."""
-        for placement in (everything(self.problem), unchanged_state(self.problem), frozenset[int]()):
-            first = solvers.at_once(self.reduction.fix(self.problem, placement), self.options)
-            if first is not None:
-                once = cost_of_computing_once(self.problem)
-                self.planner.keep_packed(self.reduction.fix(self.problem, placement), first)
-                self._report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
-                return placement, first
-        return None
+        """Something to show before orders are searched: the cheapest of both ends, and of frozen state on the store."""
+        ends = (everything(self.problem), unchanged_state(self.problem), frozenset[int]())
+        asked = {placement: self.reduction.fix(self.problem, placement) for placement in ends}
+        firsts = dict[Placement, Schedule]()
+        for placement, problem in asked.items():
+            if solvers.lower_bound_bytes(problem) <= problem.budget_bytes:
+                first = solvers.at_once(problem, self.options)
+                firsts |= {} if first is None else {placement: first}
+        ranked = sorted(firsts, key=lambda on: (firsts[on].proof.objective, len(on)))
+        if not ranked:
+            return None
+        for placement in ranked:
+            if self.planner.keep_packed(asked[placement], firsts[placement]) is not None:
+                break
+        first, once = firsts[ranked[0]], cost_of_computing_once(self.problem)
+        self._report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
+        return ranked[0], first
 
     def _best_order(self, stop_at: float) -> Order:
         """For the placement to come: an order good for all state on the store need not be for all of it in RAM."""

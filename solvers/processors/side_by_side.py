@@ -34,7 +34,7 @@ from poetc.solvers.processors.placing import Placement, placed
 
 # How far an action may overtake the first one that waits, and whether long chains of readers come first.
 RULES = ((1, False), (8, False), (32, False), (128, False), (32, True), (512, True))
-LARGE_RULES = ((64, False),)  # of many actions, for which a list takes a second
+LARGE_RULES = ((64, False), (128, False))  # of many actions, for which a list takes a second
 LARGE = 4000
 IN_TURN = (64, 256, 1024)  # actions before one that does not fit, which keep their order in the next attempt
 ROOMY_BYTES = 2**50
