@@ -51,7 +51,10 @@ _CLASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("operators/binary", "operators/poetc_elementwise"),
     ),
     "function": (
-        ("exp", "log", "erf", "gelu", "tanh", "sigmoid", "silu", "soft", "hard", "sqrt", "reciprocal"),
+        (
+            *("exp", "log", "erf", "gelu", "tanh", "sigmoid", "silu", "soft", "hard", "sqrt", "reciprocal"),
+            *("selu", "celu", "mish", "sin", "cos", "atan"),
+        ),
         ("operators/activation", "operators/unary", "operators/poetc_activation", "simd/poetc_vector_math"),
     ),
 }

@@ -1,4 +1,4 @@
-"""poetc_direct.h: convolutions of few channels, on 16 lanes."""
+"""poetc_direct.h: convolutions of few channels, on 16 lanes, and those of 3 x 3 in the FPU of Cortex-M."""
 
 from __future__ import annotations
 
@@ -57,6 +57,27 @@ def conv(w: Convolution, size: int, depth: int) -> Loops | None:
                 "direct.put": here * pieces * rows,
             }
             add(block, counts)
+        add(one, block, many)
+    return {name: n * w.batch * w.group for name, n in one.items()}
+
+
+def conv_of_threes(w: Convolution, size: int, depth: int) -> Loops | None:
+    """direct_conv of poetc_direct_fpu.h; None where it is not done."""
+    inputs, outputs, width = w.channels // w.group, w.outputs // w.group, w.output_width
+    row, reach, blocks = width + 2, 2 * w.dilation_h, -(-9 * inputs // depth)
+    room = (size - 2 - 2 * blocks) // (inputs * row) - reach - 1
+    if (w.kernel_h, w.kernel_w, w.stride_w, w.dilation_w) != (3, 3, 1, 1) or room < 0 or width < 4 or outputs < 4:
+        return None
+    held, tiles, fours = min(w.output_height, room // w.stride_h + 1), -(-width // 4), -(-outputs // 4)
+    if 16 * tiles > 5 * width or 16 * fours > 5 * outputs or held * width < 32:
+        return None
+    one: Loops = {}
+    for here, many in parts(w.output_height, held):
+        lines = inputs * ((here - 1) * w.stride_h + reach + 1)
+        block = {"direct.strip": 1, "direct.strip_row": lines, "direct.strip_four": lines * (w.width // 4)}
+        rows = here * fours
+        add(block, {"direct.fours": fours, "direct.row": rows, "direct.tile": rows * tiles})
+        add(block, {"direct.cut": rows * tiles * (blocks - 1), "direct.channel": rows * tiles * inputs})
         add(one, block, many)
     return {name: n * w.batch * w.group for name, n in one.items()}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from poetc.kernels.convolution import loops_direct as _direct
 from poetc.kernels.convolution.selection import PackedConvolution
@@ -76,49 +75,6 @@ def _pixels_by_sixteen(w: Convolution, m: Machine, k: int, depth: int, most: int
     return loops
 
 
-def _threes_of_block(w: Convolution, first: int, terms: int) -> list[tuple[int, int, int, bool]]:
-    """(first row of taps, rows, channels, whether it is a part of a row) of the calls of pack_threes."""
-    kh, kw = divmod(first % w.taps, 3)
-    calls = []
-    if kw:
-        calls.append((kh, 1, 1, True))
-        terms -= min(3 - kw, terms)
-        kh += 1
-    if kh and (rows := min(w.kernel_h - kh, terms // 3)):
-        calls.append((kh, rows, 1, False))
-        terms -= 3 * rows
-        kh += rows
-    kh %= w.kernel_h
-    if kh == 0 and (channels := terms // w.taps):
-        calls.append((0, w.kernel_h, channels, False))
-        terms -= channels * w.taps
-    if rows := terms // 3:
-        calls.append((kh, rows, 1, False))
-        terms -= 3 * rows
-        kh += rows
-    return [*calls, (kh, 1, 1, True)] if terms else calls
-
-
-def _threes(w: Convolution, top: npt.NDArray[np.int64], k: int, depth: int) -> Loops:
-    """Panels whose three taps of a row are six floats (poetc_pixels_fpu.h); `top`: the first row of each."""
-    loops: Loops = {"pixels.threes": len(top) * -(-k // depth)}
-    for first in range(0, k, depth):
-        for kh, rows, channels, is_part in _threes_of_block(w, first, min(depth, k - first)):
-            ih = top[:, None] + (kh + np.arange(rows)) * w.dilation_h
-            on = ((ih >= 0) & (ih < w.height)).sum(axis=1)
-            add(
-                loops,
-                {
-                    "pixels.three_call": len(top),
-                    "pixels.three_part": len(top) * is_part,
-                    "pixels.three_channel": channels * int((on > 0).sum()),
-                    "pixels.three_row": channels * int(on.sum()),
-                    "pixels.three_zero": 12 * rows * channels * int((on < rows).sum()),
-                },
-            )
-    return loops
-
-
 def _pixels_by_four(w: Convolution, m: Machine, inputs: int, k: int, depth: int) -> Loops:
     total = w.batch * w.pixels
     first = np.arange(0, total, 4)
@@ -134,10 +90,6 @@ def _pixels_by_four(w: Convolution, m: Machine, inputs: int, k: int, depth: int)
     starts = range(0, k, depth)
     rows = inputs * w.kernel_h + sum(1 for s in starts if s % w.kernel_w)  # pieces of a window's rows
     loops: Loops = {"pixels.call": len(starts), "pixels.four": len(starts) * len(first)}
-    if m.has_fours and w.kernel_w == 3 and w.dilation_w == 1:
-        threes = together & (left[:, 0] >= -1) & (left[:, 0] + 5 <= w.width)
-        add(loops, _threes(w, top[threes, 0], k, depth))
-        top, left, together, inside = top[~threes], left[~threes], together[~threes], inside[~threes]
     usual, apart = int((together & inside).sum()), int((~together & inside).sum())
     checked, blocks = int((~together & ~inside).sum()), len(starts)
     for name, groups in (("usual", usual), ("apart", apart), ("checked", checked)):
@@ -207,6 +159,8 @@ def conv_packed(kernel: Kernel, m: Machine) -> Loops:
     many_outputs = _MANY_OF_FEW if k <= _FEW_TERMS else _MANY_OUTPUTS
     direct = m.lanes == 16 and not w.is_pointwise and not (outputs >= many_outputs and _is_masked(w, m))
     if direct and (done := _direct.conv(w, size, depth)):
+        return {"conv_packed.call": 1, **done}
+    if m.has_fours and (done := _direct.conv_of_threes(w, size, depth)):
         return {"conv_packed.call": 1, **done}
     most, at_once = carve(m, size, depth, -(-k // depth), total, False)
     one: Loops = {}

@@ -10,6 +10,10 @@
 #define POETC_STRIPS 1
 #include "convolution/poetc_direct.h"
 #include "convolution/poetc_direct_helium.h"
+#elif POETC_FPU_M && POETC_LANES == 1
+#define POETC_STRIPS 1
+#include "convolution/poetc_direct.h"
+#include "convolution/poetc_direct_fpu.h"
 #else
 #include "convolution/poetc_direct_block.h"
 #endif
@@ -130,6 +134,51 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
                                 t.accumulate = 1, t.bias = NULL;
                             }
                         }
+                    }
+                }
+            }
+        }
+    }
+    workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
+    return 1;
+}
+
+#elif POETC_FPU_M && POETC_LANES == 1
+
+/* Conv of 3 x 3; returns whether it was done: few results may be made twice, and a strip must have room. */
+POETC_APART int direct_conv(const convolution *c, const float *x, const float *w, const float *bias, float *y,
+                            float *workspace, int32_t size, int32_t depth)
+{
+    static const float zeros[16];
+    const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, terms = 9 * inputs;
+    const int32_t width = c->output_width, row = width + 2, reach = 2 * c->dilation_h, runs = (terms + depth - 1) / depth;
+    const int32_t room = (size - 2 - 2 * runs) / (inputs * row) - reach - 1;
+    const int32_t held = poetc_min(c->output_height, room < 0 ? 0 : room / c->stride_h + 1); /* rows of y at a time */
+    const ptrdiff_t pixels = (ptrdiff_t)c->output_height * width;
+    float *const strip = workspace + 2 * runs, first[16], total[16];
+    int32_t group, n, oh, o, r, i;
+    direct_task t = {zeros, zeros, total, NULL, 4 * (int32_t)pixels, (const int32_t *)workspace};
+    if (c->kernel_h != 3 || c->kernel_w != 3 || c->stride_w != 1 || c->dilation_w != 1 || width < 4 || outputs < 4 ||
+        (width + 3) / 4 * 16 > 5 * width || (outputs + 3) / 4 * 16 > 5 * outputs || held * width < 32)
+        return 0;
+    find_runs((int32_t *)workspace, inputs, depth);
+    for (n = 0; n < c->batch; n++) {
+        for (group = 0; group < c->group; group++) {
+            const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs) * c->height * c->width;
+            for (oh = 0; oh < c->output_height; oh += held) {
+                const int32_t here = poetc_min(held, c->output_height - oh), plane = (here - 1) * c->stride_h + reach + 1;
+                const int32_t line = 4 * c->dilation_h * row;
+                copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane, -c->pad_left,
+                           row);
+                for (o = 0; o < outputs; o += 4) {
+                    const int32_t output = group * outputs + poetc_min(o, outputs - 4);
+                    const float *a = w + (ptrdiff_t)output * terms;
+                    for (i = 0; bias && i < 16; i++)
+                        first[i] = 0.0f + bias[output + i / 4], t.start = first;
+                    for (r = 0; r < here; r++) {
+                        float *to = y + ((ptrdiff_t)n * c->outputs + output) * pixels + (oh + r) * width;
+                        direct_row(&t, strip + r * c->stride_h * row, a, terms, to, width, line,
+                                   4 * plane * row - 2 * line);
                     }
                 }
             }

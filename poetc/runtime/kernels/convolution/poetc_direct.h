@@ -1,4 +1,5 @@
-/* Convolution and its gradients without packed pixels, for AVX-512 with its 32 registers, and for Helium.
+/* Convolution and its gradients without packed pixels, for AVX-512 with its 32 registers, for Helium, and for
+ * scalars in the FPU of Cortex-M.
  *
  * Where windows overlap and few results share packed pixels, packing costs more than reading a strip of a padded image
  * at one offset a tap.
@@ -20,6 +21,16 @@
 #if defined(POETC_DIRECT) || defined(POETC_STRIPS)
 #define DIRECT_LANES POETC_LANES
 
+/* to[0 .. count) = from. */
+static inline void copy_line(float *to, const float *from, int32_t count)
+{
+#if POETC_FPU_M && POETC_LANES == 1
+    for (; count >= 4; count -= 4)
+        POETC_COPY_QUAD(to, from);
+#endif
+    poetc_put_piece(to, from, 1, count);
+}
+
 /* Rows [first, first + rows) of `channels` planes, and `columns` of them from column `left` on, side by side. Those
  * outside are zeros. Behind them are zeros for a vector that reads on. */
 POETC_APART void copy_strip(float *to, const float *from, int32_t channels, int32_t height, int32_t width,
@@ -35,7 +46,7 @@ POETC_APART void copy_strip(float *to, const float *from, int32_t channels, int3
                 continue;
             }
             poetc_put_piece(to, NULL, 1, begin);
-            poetc_put_piece(to + begin, from + (ptrdiff_t)row * width + left + begin, 1, end - begin);
+            copy_line(to + begin, from + (ptrdiff_t)row * width + left + begin, end - begin);
             poetc_put_piece(to + end, NULL, 1, columns - end);
         }
     }

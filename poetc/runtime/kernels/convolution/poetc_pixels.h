@@ -378,13 +378,6 @@ POETC_APART void pack_any(const four_pixels *f, tap_run t, float *to)
 }
 #endif
 
-#if POETC_FPU_M && POETC_LANES == 1
-#include "convolution/poetc_pixels_fpu.h"
-#else
-#define has_threes(f, c) 0
-#define pack_threes(f, t, to) ((void)0)
-#endif
-
 POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
                              int32_t depth, int32_t column, int32_t columns)
 {
@@ -397,9 +390,7 @@ POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c
     for (at = 0; at < columns; at += 4, to += 4 * depth) {
         four_pixels f;
         find_pixels(&f, c, x, column + at, columns - at);
-        if (has_threes(&f, c))
-            pack_threes(&f, t, to);
-        else if (f.together && f.inside)
+        if (f.together && f.inside)
             pack_inside(&f, t, to);
         else if (f.together)
             pack_clipped(&f, t, to);
