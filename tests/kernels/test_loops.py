@@ -83,7 +83,7 @@ def test_register_blocks_hold_every_product(machine: Machine, steps: list[Traini
                 if name.startswith("direct.") and kind in ("terms", "pixels"):
                     vectors = 1 if kind == "pixels" else 2 if int(size) >= 8 else 4
                     products += int(size) * count * vectors * 16
-            products += 9 * 16 * loops.get("direct.channel", 0)
+            products += 9 * 16 * loops.get("direct.channel", 0) + 8 * 12 * loops.get("direct.taps_eight", 0)
             assert products >= macs, kernel
             is_direct = any(name.startswith("direct.") for name in loops)
             if "conv_packed" in kernel.symbol and not is_direct:

@@ -138,3 +138,25 @@ def grad_weight(w: Convolution, size: int, depth: int) -> Loops | None:
     loops: Loops = {}
     add(loops, one, w.group * -(-outputs // _LANES))
     return loops
+
+
+def grad_weight_of_threes(w: Convolution, size: int, depth: int) -> Loops | None:
+    """direct_grad_weight of poetc_direct_taps_fpu.h; None where it is not done."""
+    inputs, outputs, width = w.channels // w.group, w.outputs // w.group, w.output_width
+    row, plane = width + 2, (w.output_height - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
+    most, fours = min(inputs, (size - 2) // (plane * row)), -(-outputs // 4)
+    if w.batch != 1 or (w.kernel_w, w.stride_w, w.dilation_w) != (3, 1, 1) or width % 8 or depth % width:
+        return None
+    if w.pixels <= depth or outputs < 4 or 16 * fours > 5 * outputs or most < 1:
+        return None
+    tiles = inputs * fours * w.kernel_h
+    loops = {
+        "direct.strip": -(-inputs // most),
+        "direct.strip_row": inputs * plane,
+        "direct.strip_four": inputs * plane * (w.width // 4),
+        "direct.taps": tiles,
+        "direct.taps_block": tiles * -(-w.pixels // depth),
+        "direct.taps_row": tiles * w.output_height,
+        "direct.taps_eight": tiles * w.pixels // 8,
+    }
+    return {name: n * w.group for name, n in loops.items()}

@@ -22,6 +22,8 @@ def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
     loops = {name.replace("conv_grad_weight_packed", "conv_grad_weight_sgd_packed"): n for name, n in plain.items()}
     if moves:
         return loops
+    if "direct.taps" in loops:  # sums are whole, too
+        return {**loops, "direct.taps_moved": loops["direct.taps"]}
     width = w.channels // w.group * w.taps
     for columns, many in parts(width, strip_columns(m, p)):
         add(loops, descend(m, w.outputs, columns), many)
@@ -40,7 +42,9 @@ def made_again(kernel: Kernel, m: Machine) -> Loops:
         p = replace(p, workspace_floats=p.workspace_floats - table)
     if isinstance(p, PackedGradWeightSgd):
         p = replace(p, total_floats=p.total_floats - table)
-    loops = COUNTS[plain](Kernel(plain, p.with_convolution(bias_or_norm=0)), m)
+    if not isinstance(p, PackedGradWeight):
+        p = p.with_convolution(bias_or_norm=0)
+    loops = COUNTS[plain](Kernel(plain, p), m)
     pixels = c.batch * c.channels * c.height * c.width
     add(loops, normalized(m, -(-pixels // m.lanes), c.channels))
     return loops

@@ -264,6 +264,8 @@ def grad_weight(p: PackedGradWeight, m: Machine, most: int, moves: bool = False)
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     if m.lanes == 16 and not w.is_pointwise and (done := _direct.grad_weight(w, size, depth)):
         return {"conv_grad_weight_packed.call": 1, **done}
+    if m.has_fours and not w.bias_or_norm and (done := _direct.grad_weight_of_threes(w, size, depth)):
+        return {"conv_grad_weight_packed.call": 1, **done}
     width, (columns_at_once, at_once) = inputs * w.taps, _grad_weight_space(m, p)
     most = min(most, columns_at_once)
     images = 1 if w.pixels > depth else min(at_once // depth, w.batch)

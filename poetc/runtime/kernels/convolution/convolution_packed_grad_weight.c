@@ -5,6 +5,10 @@
  * Order of sums: over the pixels of all images in sequence, block of terms after block. A block never spans two images.
  */
 #include "convolution/poetc_convolution_packed.h"
+#if POETC_FPU_M && POETC_LANES == 1
+#define POETC_STRIPS 1
+#include "convolution/poetc_direct_taps_fpu.h"
+#endif
 #include "convolution/poetc_direct.h"
 #include "convolution/poetc_windows.h"
 #include "operators/poetc_descend.h"
@@ -283,6 +287,56 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
             }
         }
     }
+    return 1;
+}
+
+#elif POETC_FPU_M && POETC_LANES == 1
+
+/* ConvGradWeight of three columns with a stride of one along rows, of one image; returns whether it was done: blocks of
+ * terms must be whole rows, some of them, few results be made twice, and a channel's strip have room. */
+POETC_APART int direct_grad_weight(const convolution *c, const float *x, const float *gy, float *gw, const float *lr,
+                                   float *workspace, int32_t size, int32_t depth)
+{
+    static const float zeros[12];
+    const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, taps = 3 * c->kernel_h;
+    const int32_t width = c->output_width, pixels = c->output_height * width, row = width + 2;
+    const int32_t plane = (c->output_height - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1;
+    const int32_t most = poetc_min(inputs, (size - 2) / (plane * row)); /* channels at a time */
+    float total[12];
+    const taps_task t = {zeros, total, depth / width, width / 8};
+    int32_t group, first, channel, o, kh, i;
+    if (c->batch != 1 || c->kernel_w != 3 || c->stride_w != 1 || c->dilation_w != 1 || width % 8 || depth % width ||
+        pixels <= depth || outputs < 4 || (outputs + 3) / 4 * 16 > 5 * outputs || most < 1)
+        return 0;
+    for (group = 0; group < c->group; group++) {
+        for (first = 0; first < inputs; first += most) {
+            const int32_t count = poetc_min(most, inputs - first);
+            copy_strip(workspace, x + ((ptrdiff_t)group * inputs + first) * c->height * c->width, count, c->height, c->width,
+                       -c->pad_top, plane, -c->pad_left, row);
+            for (o = 0; o < outputs; o += 4) {
+                const int32_t output = group * outputs + poetc_min(o, outputs - 4), again = o - poetc_min(o, outputs - 4);
+                for (channel = 0; channel < count; channel++) {
+                    for (kh = 0; kh < c->kernel_h; kh++) {
+                        float *to = gw + ((ptrdiff_t)output * inputs + first + channel) * taps + 3 * kh;
+                        direct_taps(&t, workspace + (channel * plane + kh * c->dilation_h) * row,
+                                    gy + (ptrdiff_t)output * pixels, pixels, c->output_height,
+                                    4 * (c->stride_h * row - width));
+                        for (i = 0; i < 4; i++, to += (ptrdiff_t)inputs * taps) {
+                            const float *sum = total + 3 * i;
+                            if (i < again) /* moved already */
+                                continue;
+                            if (lr)
+                                to[0] = POETC_FMS(sum[0], *lr, to[0]), to[1] = POETC_FMS(sum[1], *lr, to[1]),
+                                to[2] = POETC_FMS(sum[2], *lr, to[2]);
+                            else
+                                to[0] = sum[0], to[1] = sum[1], to[2] = sum[2];
+                        }
+                    }
+                }
+            }
+        }
+    }
+    workspace[size - 1] = 0.0f;
     return 1;
 }
 
