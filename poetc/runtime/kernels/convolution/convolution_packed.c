@@ -151,7 +151,8 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
 {
     static const float zeros[16];
     const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, terms = 9 * inputs;
-    const int32_t width = c->output_width, row = width + 2, reach = 2 * c->dilation_h, runs = (terms + depth - 1) / depth;
+    const int32_t width = c->output_width, row = width + 2, reach = 2 * c->dilation_h,
+                  runs = (terms + depth - 1) / depth;
     const int32_t room = (size - 2 - 2 * runs) / (inputs * row) - reach - 1;
     const int32_t held = poetc_min(c->output_height, room < 0 ? 0 : room / c->stride_h + 1); /* rows of y at a time */
     const ptrdiff_t pixels = (ptrdiff_t)c->output_height * width;
@@ -166,10 +167,11 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
         for (group = 0; group < c->group; group++) {
             const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs) * c->height * c->width;
             for (oh = 0; oh < c->output_height; oh += held) {
-                const int32_t here = poetc_min(held, c->output_height - oh), plane = (here - 1) * c->stride_h + reach + 1;
+                const int32_t here = poetc_min(held, c->output_height - oh),
+                              plane = (here - 1) * c->stride_h + reach + 1;
                 const int32_t line = 4 * c->dilation_h * row;
-                copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane, -c->pad_left,
-                           row);
+                copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane,
+                           -c->pad_left, row);
                 for (o = 0; o < outputs; o += 4) {
                     const int32_t output = group * outputs + poetc_min(o, outputs - 4);
                     const float *a = w + (ptrdiff_t)output * terms;

@@ -292,8 +292,8 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
 
 #elif POETC_FPU_M && POETC_LANES == 1
 
-/* ConvGradWeight of three columns with a stride of one along rows, of one image; returns whether it was done: blocks of
- * terms must be whole rows, some of them, few results be made twice, and a channel's strip have room. */
+/* ConvGradWeight of three columns with a stride of one along rows, of one image. Returns whether it was done: blocks of
+ * terms must be whole rows, few results made twice, and a strip have room. */
 POETC_APART int direct_grad_weight(const convolution *c, const float *x, const float *gy, float *gw, const float *lr,
                                    float *workspace, int32_t size, int32_t depth)
 {
@@ -311,10 +311,11 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
     for (group = 0; group < c->group; group++) {
         for (first = 0; first < inputs; first += most) {
             const int32_t count = poetc_min(most, inputs - first);
-            copy_strip(workspace, x + ((ptrdiff_t)group * inputs + first) * c->height * c->width, count, c->height, c->width,
-                       -c->pad_top, plane, -c->pad_left, row);
+            copy_strip(workspace, x + ((ptrdiff_t)group * inputs + first) * c->height * c->width, count, c->height,
+                       c->width, -c->pad_top, plane, -c->pad_left, row);
             for (o = 0; o < outputs; o += 4) {
-                const int32_t output = group * outputs + poetc_min(o, outputs - 4), again = o - poetc_min(o, outputs - 4);
+                const int32_t output = group * outputs + poetc_min(o, outputs - 4),
+                              again = o - poetc_min(o, outputs - 4);
                 for (channel = 0; channel < count; channel++) {
                     for (kh = 0; kh < c->kernel_h; kh++) {
                         float *to = gw + ((ptrdiff_t)output * inputs + first + channel) * taps + 3 * kh;

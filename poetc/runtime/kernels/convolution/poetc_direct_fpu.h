@@ -13,8 +13,9 @@ typedef struct {
     const float *zeros; /* sixteen */
     float *total;       /* sixteen: the sums of blocks of terms */
     float *y;
-    int32_t y_row;       /* bytes */
-    const int32_t *runs; /* of each block of terms: whole channels; terms of the channel that it ends in, or -1: the end */
+    int32_t y_row; /* bytes */
+    const int32_t
+        *runs; /* of each block of terms: whole channels; terms of the channel that it ends in, or -1: the end */
 } direct_task;
 
 /* At these places. */
@@ -59,8 +60,8 @@ typedef char direct_task_places[offsetof(direct_task, zeros) == 4 && offsetof(di
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 
 /* Tiles of 4 x 4 results along a row of `width` pixels, whose windows begin at `from`. The weights of an output are
- * `terms` floats from `w` on; `line` and `jump`: bytes from a line to the next, and from a channel's last line to the
- * next channel. The last tile overlaps the one before. */
+ * `terms` floats from `w` on. `line` and `jump` are bytes from a line to the next, and from a channel's last line to
+ * the next channel. The last tile overlaps the one before. */
 POETC_APART void direct_row(direct_task *t, const float *from, const float *w, int32_t terms, float *to, int32_t width,
                             int32_t line, int32_t jump)
 {

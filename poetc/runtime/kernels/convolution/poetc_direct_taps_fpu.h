@@ -15,10 +15,8 @@ typedef struct {
 } taps_task;
 
 /* At these places. */
-typedef char taps_task_places[offsetof(taps_task, total) == 4 && offsetof(taps_task, rows) == 8 &&
-                                      offsetof(taps_task, parts) == 12
-                                  ? 1
-                                  : -1];
+typedef char taps_task_places
+    [offsetof(taps_task, total) == 4 && offsetof(taps_task, rows) == 8 && offsetof(taps_task, parts) == 12 ? 1 : -1];
 
 /* Three sums += x, y and z times g. */
 #ifdef POETC_CHAINED
