@@ -1,7 +1,7 @@
 /* Windows of the image in panels of four columns: for targets without vectors, and for Helium.
  *
  * Layout: a row of a panel holds four taps of the window of one pixel. Windows come straight from the image, or from
- * strips of it with zeros around them.
+ * strips of it with zeros around them. Three columns on Cortex-M's FPU mostly go by poetc_direct_taps_fpu.h.
  * Order of sums: nothing is added here.
  *
  * The file belongs to poetc_windows.h, which includes it. */
