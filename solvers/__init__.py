@@ -21,7 +21,7 @@ from poetc.solvers.poetc.placement.kernel import kernel_of_fullest
 from poetc.solvers.poetc.placement.phases import phased_bound
 from poetc.solvers.poetc.placement.search import PlacementSearch, bound_of_any_placement
 from poetc.solvers.poetc.search.race import at_once
-from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
+from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, has_schedule, min_budget
 from poetc.solvers.poetc.work import Work
 from poetc.solvers.processors import critical_path_ns, shortest_ns
 from poetc.solvers.registry import available, info, solve
@@ -45,6 +45,7 @@ __all__ = [
     "bound_of_any_placement",
     "cheapest_order",
     "critical_path_ns",
+    "has_schedule",
     "info",
     "kernel_of_fullest",
     "lower_bound_bytes",

@@ -68,8 +68,9 @@ def build_problem(
     waits = bool(profile.compute.loop_ns) and not banks  # each bank charges its own bytes
     fetched = fetched_bytes(graph, profile.memory) if waits else {}
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
+    prices = _Prices(costs, others)
     operators = tuple(
-        _operator(op, graph, storages, costs, others, fetched.get(op.name, Fetched()), zero_factors(op, shares))
+        _operator(op, graph, storages, prices, fetched.get(op.name, Fetched()), zero_factors(op, shares))
         for op in storages.operators
     )
     for other in others:
@@ -207,31 +208,50 @@ class _Storages:
         return tuple(pairs)
 
 
+class _Prices:
+    """The kernels of operators and their costs, once for all operators that differ in names alone."""
+
+    def __init__(self, costs: CostModel, processors: Sequence[OtherProcessor]) -> None:
+        self._costs, self._processors = costs, processors
+        self._known: dict[tuple[object, ...], tuple[Variant, tuple[Variant, ...]]] = {}
+
+    def of(
+        self, op: Operator, graph: Graph, bound: Bound, fetched: Fetched, zeros: float
+    ) -> tuple[Variant, tuple[Variant, ...]]:
+        """The fastest kernel, and those with less and less workspace."""
+        operands = [*op.inputs, *op.outputs]
+        repeated = tuple(map(operands.index, operands))  # an operand that is read twice moves once
+        key = op.kind, tuple(sorted(bound.attributes.items())), bound.inputs, bound.outputs, repeated, fetched, zeros
+        if key not in self._known:
+            self._known[key] = self._of(op, graph, bound, fetched, zeros)
+        return self._known[key]
+
+    def _of(
+        self, op: Operator, graph: Graph, bound: Bound, fetched: Fetched, zeros: float
+    ) -> tuple[Variant, tuple[Variant, ...]]:
+        def variant_of(kernel: Kernel) -> Variant:
+            def features(model: CostModel) -> Features:
+                return features_of(op, graph.tensors, model.machine, fetched, zeros, kernel)
+
+            elsewhere = (p.cost(features(p.costs)) for p in self._processors)
+            cost = self._costs.operator(features(self._costs))
+            return _variant(kernel, cost, tuple(e for e in elsewhere if e is not None))
+
+        fastest, *others = (variant_of(kernel) for kernel in _in_32_bits(op, spec(op.kind).kernels(bound)))
+        low_workspace: list[Variant] = []
+        for variant in others:
+            before = low_workspace[-1] if low_workspace else fastest
+            if variant.workspace_bytes < before.workspace_bytes:  # estimates may say that it is faster too
+                time_ns, energy_pj = max(variant.time_ns, before.time_ns), max(variant.energy_pj, before.energy_pj)
+                low_workspace.append(replace(variant, time_ns=time_ns, energy_pj=energy_pj))
+        return fastest, tuple(low_workspace)
+
+
 def _operator(
-    op: Operator,
-    graph: Graph,
-    storages: _Storages,
-    costs: CostModel,
-    processors: Sequence[OtherProcessor],
-    fetched: Fetched,
-    zeros: float,
+    op: Operator, graph: Graph, storages: _Storages, prices: _Prices, fetched: Fetched, zeros: float
 ) -> OperatorSpec:
     kind, bound = spec(op.kind), storages.bounds[op.name]
-
-    def variant_of(kernel: Kernel) -> Variant:
-        def features(model: CostModel) -> Features:
-            return features_of(op, graph.tensors, model.machine, fetched, zeros, kernel)
-
-        elsewhere = (p.cost(features(p.costs)) for p in processors)
-        return _variant(kernel, costs.operator(features(costs)), tuple(e for e in elsewhere if e is not None))
-
-    fastest, *others = (variant_of(kernel) for kernel in _in_32_bits(op, kind.kernels(bound)))
-    low_workspace: list[Variant] = []
-    for variant in others:
-        before = low_workspace[-1] if low_workspace else fastest
-        if variant.workspace_bytes < before.workspace_bytes:  # estimates may say that it is faster too
-            time_ns, energy_pj = max(variant.time_ns, before.time_ns), max(variant.energy_pj, before.energy_pj)
-            low_workspace.append(replace(variant, time_ns=time_ns, energy_pj=energy_pj))
+    fastest, low_workspace = prices.of(op, graph, bound, fetched, zeros)
     roots = dict.fromkeys(storages.roots[t] for t in op.inputs)  # each storage once, in order
     return OperatorSpec(
         name=op.name,
@@ -245,7 +265,7 @@ def _operator(
         recomputable=kind.recomputable and not kind.must_alias,
         in_place=storages.in_place(op, bound),
         kernel=fastest.kernel,
-        low_workspace=tuple(low_workspace),
+        low_workspace=low_workspace,
         elsewhere=fastest.elsewhere,
     )
 

@@ -92,6 +92,8 @@ class _Coding:
                 self.values[name] = materialize(value, tensor.type)
         if not self.counts:
             none = (f"--frozen {self.frozen}: no matrix is frozen",) if self.frozen not in (AS_IS, FLOATS) else ()
+            if not none and not any(isinstance(value, Coded) for value in graph.values.values()):
+                return graph
             return replace(graph, values=self.values, notes=(*graph.notes, *none))
         return replace(
             graph,

@@ -27,11 +27,12 @@ def run_passes(graph: TrainingGraph, passes: Sequence[Pass]) -> TrainingGraph:
         try:
             if step.requires is not checked:
                 step.requires(graph)
-            graph = step.run(graph)
-            step.ensures(graph)
+            before, graph = graph, step.run(graph)
+            if graph is not before or step.ensures is not checked:
+                step.ensures(graph)
             checked = step.ensures
         except GraphError as error:
-            before = f" after {', '.join(done)}" if done else ""
-            raise GraphError(f"pass {step.name}{before}: {error}") from error
+            earlier = f" after {', '.join(done)}" if done else ""
+            raise GraphError(f"pass {step.name}{earlier}: {error}") from error
         done.append(step.name)
     return graph

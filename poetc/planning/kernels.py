@@ -32,6 +32,7 @@ from poetc.scheduling import (
     Schedule,
     ScheduleError,
     Variant,
+    for_recent,
     verify,
     without_moves,
 )
@@ -53,12 +54,7 @@ class Kernels(Reduction[Kernel]):
 
     def relax(self, problem: Problem) -> Problem:
         """Each operator with the least workspace at the cost of the most: no choice needs or costs less."""
-
-        def least(op: OperatorSpec) -> OperatorSpec:
-            last = op.low_workspace[-1]
-            return replace(op, low_workspace=(), workspace_bytes=last.workspace_bytes, kernel=last.kernel)
-
-        return self._with(problem, (least(op) if op.low_workspace else op for op in problem.operators))
+        return replace(problem, operators=_relaxed(problem))
 
     def frugal(self, problem: Problem) -> Problem:
         """With the least workspace, or the fastest kernels where the deadline needs them."""
@@ -148,7 +144,23 @@ KERNELS = Kernels()
 
 def fastest(problem: Problem) -> Problem:
     """The plain problem with the fastest kernels."""
-    return KERNELS.fix(problem, (0,) * len(problem.operators))
+    return replace(problem, operators=_fastest(problem))
+
+
+@for_recent
+def _fastest(problem: Problem) -> tuple[OperatorSpec, ...]:
+    return KERNELS.fix(problem, (0,) * len(problem.operators)).operators
+
+
+@for_recent
+def _relaxed(problem: Problem) -> tuple[OperatorSpec, ...]:
+    def least(op: OperatorSpec) -> OperatorSpec:
+        last = op.low_workspace[-1]
+        return replace(op, low_workspace=(), workspace_bytes=last.workspace_bytes, kernel=last.kernel)
+
+    operators = problem.operators
+    is_open = KERNELS.is_open(problem)
+    return tuple(least(op) if op.low_workspace else op for op in operators) if is_open else operators
 
 
 def least_workspace(problem: Problem) -> Kernel:
@@ -158,7 +170,12 @@ def least_workspace(problem: Problem) -> Kernel:
 
 def with_least_workspace(problem: Problem) -> Problem:
     """The plain problem with the kernels of the least workspace."""
-    return KERNELS.fix(problem, least_workspace(problem))
+    return replace(problem, operators=_least_workspace(problem))
+
+
+@for_recent
+def _least_workspace(problem: Problem) -> tuple[OperatorSpec, ...]:
+    return KERNELS.fix(problem, least_workspace(problem)).operators
 
 
 def kernels_of(problem: Problem, solved: Problem) -> Kernel:

@@ -27,6 +27,8 @@ from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import (
     Paging,
     Problem,
+    TensorSpec,
+    for_recent,
     keep_all_peak_bytes,
     movable_state,
     on_store,
@@ -163,7 +165,12 @@ def everything(problem: Problem) -> Placement:
 
 
 def everything_on_store(problem: Problem) -> Problem:
-    return on_store(problem, everything(problem))
+    return replace(problem, tensors=_everything_stored(problem))
+
+
+@for_recent
+def _everything_stored(problem: Problem) -> tuple[TensorSpec, ...]:
+    return on_store(problem, everything(problem)).tensors
 
 
 def placement_of(problem: Problem, placed: Problem) -> Placement:
@@ -178,7 +185,7 @@ def _roomier(problem: Problem) -> Problem:
     """
     stored = everything_on_store(problem)
     less = solvers.lower_bound_bytes(stored) < solvers.lower_bound_bytes(problem)
-    return stored if less and solvers.min_budget(stored, time_limit_s=0.0).smallest_bytes is not None else problem
+    return stored if less and solvers.has_schedule(stored) else problem
 
 
 def _with(planner: Planner, problem: Problem, least_bytes: int | None = None) -> Planner:

@@ -31,6 +31,7 @@ from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.planning.state import everything_on_store
 from poetc.planning.streamed_operators import StreamedOperators, needs_bytes, unpriced
 from poetc.scheduling import OperatorSpec, Problem, ScheduleError
+from poetc.scheduling.schedule import Schedule
 from poetc.scheduling.scope import Option
 
 # For each streamed operator: its index, the number of its alternative, how many tensors it streams, and these.
@@ -159,7 +160,8 @@ class Streaming(Reduction[Streams]):
         ranked: Ranked | None = None
         whole = 0.0
         if fits and self._may_help(problem):
-            ranked, whole = self._ranked(problem, planner), _first_cost(problem, planner)
+            whole = self._first_without(problem, planner)
+            ranked = self._ranked(problem, planner)
         if ranked and ranked[0].first_cost < whole and planner.left_s > 0:
             share = 1.0 if problem.processors and whole == math.inf else STREAMING.promising_share
             planner.expecting(problem, self, {(): problem})
@@ -185,6 +187,18 @@ class Streaming(Reduction[Streams]):
         if error is None:
             error = self._with_floors(problem, planner, other)
         raise error
+
+    def _first_without(self, problem: Problem, planner: Planner) -> float:
+        """The cost of a first schedule without streams, which is taken up: to price streams takes longer than that."""
+        fixed, first = _first(problem, planner)
+        if first is None:
+            return math.inf
+        if not problem.processors and not planner.best.has_packed(problem):
+            part = planner.inner.having(self, ())
+            part.keep_packed(fixed, first)
+            once = cost_of_computing_once(problem)
+            part.report(problem, solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
+        return first.proof.objective
 
     def _may_help(self, problem: Problem) -> bool:
         """Whether an operator takes much of the RAM, or one could read single rows.
@@ -399,11 +413,16 @@ def _widened(offer: StreamedAlternatives, operators: StreamedOperators, limit_by
     return {k: offer.widened(k, op, limit_bytes - needs[k] + op.workspace_bytes) for k, op in operators.items()}
 
 
-def _first_cost(problem: Problem, planner: Planner) -> float:
-    """Of a first schedule, with the usual choices; infinite where none is found at once."""
+def _first(problem: Problem, planner: Planner) -> tuple[Problem, Schedule | None]:
+    """The problem with the usual choices, and a first schedule for it; None where none is found at once."""
     for reduction in planner.inner.reductions:
         problem = reduction.usual(problem)
-    first = solvers.at_once(problem, planner.options)
+    return problem, solvers.at_once(problem, planner.options)
+
+
+def _first_cost(problem: Problem, planner: Planner) -> float:
+    """Of a first schedule, with the usual choices; infinite where none is found at once."""
+    first = _first(problem, planner)[1]
     return math.inf if first is None else first.proof.objective
 
 

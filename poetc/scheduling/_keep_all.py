@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poetc.scheduling._completion import Completer, Decision
+from poetc.scheduling._recent import for_recent
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import Compute, PageIn, PageOut, Proof, Schedule, Status
 from poetc.scheduling.scope import Scope
@@ -52,6 +53,7 @@ def keep_all(problem: Problem) -> Schedule:
     return Schedule(solver="keep_all", actions=completion.actions, proof=proof)
 
 
+@for_recent
 def keep_all_peak_bytes(problem: Problem) -> int:
     """The RAM that keep-all needs. A budget in per cent refers to it."""
     plain = replace(problem, paging=Paging.SYNC) if problem.paging is Paging.DMA else problem  # nothing issued ahead

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType, Value, materialize
+from poetc.graph import Array, Attribute, Filed, Fill, Graph, Operator, Role, TensorType, Value, materialize
 from poetc.ops import Builder, view_roots
 from poetc.training._layers import Layer, adapter_names, layers_of, magnitude_name
 from poetc.training._updates import Adapter, Updates
@@ -76,10 +77,10 @@ class _Attaching:
         of_b = (layer.outputs, adapter.rank, *(1 for _ in taps))
         self.b.add_tensor(b, TensorType(of_b), Role.PARAMETER, Fill("zeros"))
         if adapter.magnitudes:
-            squares, of_m = _squares(self.graph, layer, self.graph.values), TensorType((layer.outputs,))
-            self.b.add_tensor(magnitude_name((a, b)), of_m, Role.PARAMETER, np.asarray(np.sqrt(squares), np.float32))
+            norms, of_m = _Norms(self.graph, layer), TensorType((layer.outputs,))
+            self.b.add_tensor(magnitude_name((a, b)), of_m, Role.PARAMETER, norms.value(norms.magnitudes))
             name = self.b.fresh(layer.weight + _SQUARES)
-            self.squares[layer.weight] = self.b.add_tensor(name, of_m, Role.CONSTANT, np.asarray(squares, np.float32))
+            self.squares[layer.weight] = self.b.add_tensor(name, of_m, Role.CONSTANT, norms.value(norms.squares))
 
     def _attach(self, op: Operator, weight: str, adapter: Adapter) -> None:
         b, (name_a, name_b), x, y = self.b, self.names[weight], op.inputs[0], op.outputs[0]
@@ -161,9 +162,9 @@ def _norms(weight: Array, layer: Layer) -> Array:
     return np.asarray(np.linalg.norm(np.asarray(weight, np.float64), axis=layer.axis))
 
 
-def _squares(graph: Graph, layer: Layer, values: Mapping[str, Value]) -> Array:
+def _squares(layer: Layer, weight: Value, type: TensorType) -> Array:
     """The squares of `_norms` of a layer's weight; UsageError where float32 has 0 or inf for one."""
-    squares = _norms(materialize(values[layer.weight], graph.tensors[layer.weight].type), layer) ** 2
+    squares = _norms(materialize(weight, type), layer) ** 2
     limits = np.finfo(np.float32)
     fits = (squares >= limits.tiny) & (squares <= limits.max)
     if not fits.all():
@@ -175,12 +176,38 @@ def _squares(graph: Graph, layer: Layer, values: Mapping[str, Value]) -> Array:
     return squares
 
 
+class _Norms:
+    """The constants of DoRA beside a frozen weight. Those of random numbers are computed when they are read.
+
+    Drawing hundreds of millions of numbers takes longer than a first schedule. Norms of weights in a file are computed
+    at once, since one of them may be 0.
+    """
+
+    def __init__(self, graph: Graph, layer: Layer) -> None:
+        self._weight, self._type = graph.values[layer.weight], graph.tensors[layer.weight].type
+        self._layer = layer
+
+    def value(self, read: Callable[[], Array]) -> Value:
+        is_random = isinstance(self._weight, Fill) and self._weight.kind in ("normal", "uniform")
+        return Filed(read) if is_random else read()
+
+    @cached_property
+    def _exact(self) -> Array:
+        return _squares(self._layer, self._weight, self._type)
+
+    def squares(self) -> Array:
+        return np.asarray(self._exact, np.float32)
+
+    def magnitudes(self) -> Array:
+        return np.asarray(np.sqrt(self._exact), np.float32)
+
+
 def squares_of_norms(adapted: Graph, values: Mapping[str, Value]) -> dict[str, Array]:
     """The constants of DoRA beside those frozen weights that `values` has anew. `adapted`: with adapters."""
     squares = {n: n.removesuffix(_SQUARES) for n in adapted.values if n.endswith(_SQUARES)}
     layers = layers_of(adapted) if squares else {}
     anew = {n: w for n, w in squares.items() if w in values and w in layers and n not in values}
-    return {n: np.asarray(_squares(adapted, layers[w], values), np.float32) for n, w in anew.items()}
+    return {n: np.asarray(_squares(layers[w], values[w], adapted.tensors[w].type), np.float32) for n, w in anew.items()}
 
 
 def untrained_magnitudes(adapted: Graph) -> frozenset[str]:

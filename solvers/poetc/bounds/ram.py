@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from poetc.scheduling import Problem, choose_pairs
+from poetc.scheduling import Problem, choose_pairs, for_recent
 from poetc.solvers.model import NEVER, Model
-
-KNOWN = 16  # bounds of so many problems are kept
 
 
 def operand_bytes(model: Model, v: int) -> int:
     """Bytes of the outputs and workspace of `v`, as far as they are not in place of inputs."""
+    if not (in_place := model.problem.operators[v].in_place):
+        return model.workspace[v] + sum(model.size[o] for o in model.outputs[v])
     optional = [(i, o) for i, o, required in model.pairs[v] if not required]
     required = tuple((i, o) for i, o, needed in model.pairs[v] if needed)
     # The checker also lets a smaller output take over a larger input.
-    op = model.problem.operators[v]
-    optional += [
-        (p.input, p.output) for p in op.in_place if not p.required and model.size[p.output] < model.size[p.input]
-    ]
+    optional += [(p.input, p.output) for p in in_place if not p.required and model.size[p.output] < model.size[p.input]]
     pairs = choose_pairs(required, optional, model.size)
     return model.workspace[v] + sum(model.size[o] for o in model.outputs[v]) - sum(model.size[o] for _, o in pairs)
 
@@ -53,6 +48,7 @@ def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
     return (p + 1, last) if last > p else None
 
 
+@for_recent
 def lower_bound_bytes(problem: Problem) -> int:
     """The RAM that every schedule needs, in whatever order.
 
@@ -60,12 +56,6 @@ def lower_bound_bytes(problem: Problem) -> int:
     is its operands and workspace beside the tensors that always stay, which can neither be made again nor paged. The
     other is the RAM one step before it, when the last of its inputs arrives and the others are there already.
     """
-    return _lower_bound_bytes(replace(problem, budget_bytes=0, deadline_ns=None))
-
-
-@functools.lru_cache(maxsize=KNOWN)
-def _lower_bound_bytes(problem: Problem) -> int:
-    """The same. The planner's choices ask for the bound of equal problems again and again."""
     model = Model(problem)
     pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]
     # No order of first executions is assumed: only tensors that are there from the start until the end count.
@@ -101,7 +91,8 @@ def _lower_bound_bytes(problem: Problem) -> int:
     for v in range(model.n_ops):
         operands = {*model.inputs[v], *model.outputs[v]}
         bound = max(bound, sum(model.size[t] for t in model.inputs[v]) + own[v] + outside(operands))
-        bound = max(bound, _arrival_bytes(model, v, own, outside))
+        if not any(model.on_store[u] or model.pageable[u] for u in model.inputs[v]):  # else no more than that
+            bound = max(bound, _arrival_bytes(model, v, own, outside))
     bound = max(bound, sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there))
     bound = max(bound, sum(s for s, there in zip(model.size, model.ends_in_ram, strict=True) if there))
     base = problem.base_bytes + (problem.page_buffer_bytes if model.must_page else 0)
@@ -111,8 +102,8 @@ def _lower_bound_bytes(problem: Problem) -> int:
 def _arrival_bytes(model: Model, v: int, own: Sequence[int], outside: Callable[[set[int]], int]) -> int:
     """RAM when the last input of `v` arrives, for the input for which that is least.
 
-    0 if all may be there from the start. `own`: each operator's `operand_bytes`. `outside`: bytes that stay beside the
-    given operands.
+    No input is paged. 0 if all may be there from the start. `own`: each operator's `operand_bytes`. `outside`: bytes
+    that stay beside the given operands.
     """
     if any(model.in_ram[u] for u in model.inputs[v]):
         return 0
@@ -125,8 +116,6 @@ def _arrival_bytes(model: Model, v: int, own: Sequence[int], outside: Callable[[
             present = set(model.inputs[p]) | (others - set(model.outputs[p]))
             size = sum(model.size[t] for t in present) + own[p]
             options.append(size + outside(present | set(model.outputs[p])))
-        if model.on_store[u] or model.pageable[u]:
-            options.append(sum(model.size[t] for t in model.inputs[v]) + outside(set(model.inputs[v])))
         option = min(options, default=0)
         least = option if least is None else min(least, option)
     return least or 0

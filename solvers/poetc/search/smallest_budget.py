@@ -41,6 +41,20 @@ class MinimumBudget:
     tensors: tuple[tuple[str, int], ...] = ()
 
 
+def has_schedule(problem: Problem) -> bool:
+    """Whether some budget is enough for the deadline, the room on the store and the limit on bytes written.
+
+    Keep-all obeys them where any schedule does.
+    """
+    model = Model(problem)
+    codes = model.keep_all()
+    if model.stored_bytes(codes) > model.store_free:
+        return False
+    if problem.deadline_ns is None:
+        return True
+    return _completed(problem, model, codes, keep_all_peak_bytes(problem)).time_ns <= problem.deadline_ns
+
+
 def min_budget(
     problem: Problem,
     *,
@@ -56,12 +70,11 @@ def min_budget(
     """
     work = Work(min(work_limit_s, SMALLEST_BUDGET.work_s), time.monotonic() + time_limit_s)
     low = lower_bound_bytes(problem)
+    if not has_schedule(problem):
+        return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
     model = Model(problem)
     high = keep_all_peak_bytes(problem)
     best = _completed(problem, model, model.keep_all(), high)
-    in_time = problem.deadline_ns is None or best.time_ns <= problem.deadline_ns
-    if not in_time or model.stored_bytes(model.keep_all()) > model.store_free:
-        return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
     resolution = max(problem.alignment_bytes, min(high - low, low) // SMALLEST_BUDGET.resolution)
     # The bound is often reached, or nearly: it is tried first, then larger and larger steps above it. A deadline keeps
     # most schedules far from it, so that small steps would use the work up.

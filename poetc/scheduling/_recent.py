@@ -1,0 +1,39 @@
+"""Results for the last problems: choices of a planner ask the same of problems that share operators and tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from poetc.scheduling.problem import OperatorSpec, Problem, TensorSpec
+
+ResultT = TypeVar("ResultT")
+
+KNOWN = 16  # results of so many problems are kept
+
+
+def for_recent(function: Callable[[Problem], ResultT]) -> Callable[[Problem], ResultT]:
+    """`function` with a memory of the last problems. It depends on neither budget nor deadline.
+
+    Operators and tensors are told apart by identity, since to compare or hash thousands of them takes long.
+    """
+    known: OrderedDict[tuple[int, int, Problem], tuple[_Parts, ResultT]] = OrderedDict()
+
+    @functools.wraps(function)
+    def recalled(problem: Problem) -> ResultT:
+        rest = replace(problem, operators=(), tensors=(), budget_bytes=0, deadline_ns=None)
+        key = id(problem.operators), id(problem.tensors), rest
+        if key not in known:
+            known[key] = (problem.operators, problem.tensors), function(problem)  # the parts live as long as their ids
+            if len(known) > KNOWN:
+                known.popitem(last=False)
+        known.move_to_end(key)
+        return known[key][1]
+
+    return recalled
+
+
+_Parts = tuple[tuple[OperatorSpec, ...], tuple[TensorSpec, ...]]
