@@ -6,6 +6,7 @@ is a process of its own, and its clock counts processor time of all threads. The
 slope of a line through the logarithms of operators and seconds.
 
     python -m bench.operators model LAYERS FILE     writes the decoder
+    python -m bench.operators first                 stops each row at its first schedule that packs
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -118,14 +120,56 @@ COLUMNS = (
 KEY = COLUMNS[:5]
 
 
+FIRST = ("layers", "operators", "budget", "first_schedule_s", "most_memory_mb")
+OF_LAYER, BESIDE = 232, 9  # operators of a layer with adapters and magnitudes; so many more are in all layers
+LOOK_S = 0.05  # between looks at the log
+
+
+def _command(out: str, layers: int, budget: str, limit_s: float, processors: str, adapters: str) -> list[str]:
+    file = Path(out, "model.onnx")
+    model(layers, file)
+    training = ["--random-weights", "0", "--lora", adapters, "--optimizer", "sgd"]
+    limits = ["--device", "rpi4", "--processors", processors, "--budget", budget, "--time-limit", str(limit_s)]
+    files = ["-o", f"{out}/solved", "--log", f"{out}/log.jsonl", "--json"]
+    return [sys.executable, "-c", BY_PROCESSOR_TIME, "solve", str(file), *training, *limits, *files]
+
+
+def _first(layers: int, budget: str, limit_s: float) -> dict[str, object]:
+    """The processor time of the whole process, start of Python included, until its log names a schedule that packs."""
+    with tempfile.TemporaryDirectory() as out:
+        command, log = _command(out, layers, budget, limit_s, "main", "8:dora"), Path(out, "log.jsonl")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            there = False
+            while not there and process.poll() is None:
+                time.sleep(LOOK_S)
+                rows = log.read_text().splitlines() if log.exists() else []
+                there = any(json.loads(line)["best"] is not None for line in rows)
+            process.kill()
+            _, _, used = os.wait4(process.pid, 0)
+            process.returncode = 0
+    operators = OF_LAYER * layers - BESIDE
+    seconds = round(used.ru_utime + used.ru_stime, 1) if there else ""
+    return dict(zip(FIRST, (layers, operators, budget, seconds, used.ru_maxrss // 1024), strict=True))
+
+
+def first(
+    layers: tuple[int, ...] = (2, 4, 9, 22, 43, 86, 96), *, budgets: str = "60%,30%", time_limit: float = 300.0
+) -> Rows:
+    """Seconds and memory until the first schedule that packs, about 500 to 22,000 operators."""
+    yield FIRST
+    for budget in budgets.split(","):
+        rows = []
+        for count in layers:
+            rows.append({name: str(value) for name, value in _first(count, budget, time_limit).items()})
+            yield [rows[-1][name] for name in FIRST]
+        power = exponent(rows, "first_schedule_s")
+        yield f"{budget}: first_schedule_s grows with the operators to the power {power:.2f}"
+
+
 def _row(layers: int, budget: str, limit_s: float, processors: str, adapters: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as out:
-        file, log, answer = Path(out, "model.onnx"), Path(out, "log.jsonl"), Path(out, "answer.json")
-        model(layers, file)
-        training = ["--random-weights", "0", "--lora", adapters, "--optimizer", "sgd"]
-        limits = ["--device", "rpi4", "--processors", processors, "--budget", budget, "--time-limit", str(limit_s)]
-        files = ["-o", f"{out}/solved", "--log", str(log), "--json"]
-        command = [sys.executable, "-c", BY_PROCESSOR_TIME, "solve", str(file), *training, *limits, *files]
+        command = _command(out, layers, budget, limit_s, processors, adapters)
+        log, answer = Path(out, "log.jsonl"), Path(out, "answer.json")
         with answer.open("w") as told, subprocess.Popen(command, stdout=told) as process:
             _, status, used = os.wait4(process.pid, 0)  # with what this process alone has used
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -144,7 +188,10 @@ def _row(layers: int, budget: str, limit_s: float, processors: str, adapters: st
 def exponent(rows: Sequence[Mapping[str, str]], column: str) -> float:
     """The slope of a line through the logarithms of operators and of a column."""
     points = [(float(r["operators"]), float(r[column])) for r in rows if r["operators"] and r[column]]
-    return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) > 1 else float("nan")
+    if len(points) < 2:
+        return float("nan")
+    x, y = np.log(np.array(points)).T
+    return float(np.polyfit(x, y, 1)[0])
 
 
 def run(
@@ -170,4 +217,4 @@ def run(
 
 
 if __name__ == "__main__":
-    main(model, run)
+    main(model, first, run)

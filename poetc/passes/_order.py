@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from poetc.graph import Operator, Phase, TrainingGraph
 from poetc.ops import bind, spec, view_roots
+from poetc.passes._memory import Workspaces
 
 MAX_ROUNDS = 20
 
@@ -29,7 +30,8 @@ def order_backward(graph: TrainingGraph) -> TrainingGraph:
         for tensor in read:
             uses_left[tensor] = uses_left.get(tensor, 0) + 1
     allocates = [sum(size[t] for t in outputs if t not in resident) for outputs in makes]
-    workspace = [spec(op.kind).kernel(bind(op, graph.tensors)).workspace_bytes for op in ops]
+    workspaces = Workspaces()
+    workspace = [workspaces.bytes_of(op, bind(op, graph.tensors)) for op in ops]
     movable = [op.phase in (Phase.BACKWARD, Phase.UPDATE) for op in ops]
 
     def independent(a: int, b: int) -> bool:

@@ -337,8 +337,10 @@ class _OpenPlacement:
             placed, schedule = self.reduction.fix(ordered, on), search.schedule(on)
             if schedule is None:
                 return True
-            _, plan = packed(placed, schedule, search.stop_at, search.stop_at, effort_of(self.options))
+            schedule, plan = packed(placed, schedule, search.stop_at, search.stop_at, effort_of(self.options))
             excess = ram_bytes(placed, plan) - placed.budget_bytes
+            if excess <= 0 and self.planner.is_real:
+                self.planner.keep(placed, schedule, plan)
             short = excess - (placed.budget_bytes - solvers.lower_bound_bytes(placed))
             if excess <= 0 or short <= 0 or not search.loosen(on, short):
                 break
