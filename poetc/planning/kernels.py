@@ -54,7 +54,7 @@ class Kernels(Reduction[Kernel]):
 
     def relax(self, problem: Problem) -> Problem:
         """Each operator with the least workspace at the cost of the most: no choice needs or costs less."""
-        return replace(problem, operators=_relaxed(problem))
+        return _of(problem, _relaxed(problem))
 
     def frugal(self, problem: Problem) -> Problem:
         """With the least workspace, or the fastest kernels where the deadline needs them."""
@@ -144,7 +144,11 @@ KERNELS = Kernels()
 
 def fastest(problem: Problem) -> Problem:
     """The plain problem with the fastest kernels."""
-    return replace(problem, operators=_fastest(problem))
+    return _of(problem, _fastest(problem))
+
+
+def _of(problem: Problem, operators: tuple[OperatorSpec, ...]) -> Problem:
+    return problem if operators is problem.operators else replace(problem, operators=operators)
 
 
 @for_recent
@@ -170,7 +174,7 @@ def least_workspace(problem: Problem) -> Kernel:
 
 def with_least_workspace(problem: Problem) -> Problem:
     """The plain problem with the kernels of the least workspace."""
-    return replace(problem, operators=_least_workspace(problem))
+    return _of(problem, _least_workspace(problem))
 
 
 @for_recent

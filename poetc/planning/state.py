@@ -165,7 +165,8 @@ def everything(problem: Problem) -> Placement:
 
 
 def everything_on_store(problem: Problem) -> Problem:
-    return replace(problem, tensors=_everything_stored(problem))
+    tensors = _everything_stored(problem)
+    return problem if tensors is problem.tensors else replace(problem, tensors=tensors)
 
 
 @for_recent

@@ -31,6 +31,7 @@ Ints = npt.NDArray[np.int64]
 
 PLACEMENTS, MOST_ROUNDS = 60_000, 40
 LATE_S = 1.0  # beyond the time limit, at most, for a first round that finds something
+LATE_LIFETIME_S = 1e-3  # the same for many lifetimes, for each of them
 READ_EVERY = 64  # actions of a round, after which it reads the clock
 PROMOTED = 8  # at most, from one round to the next
 FULL = 0.95
@@ -43,8 +44,8 @@ def pack_with_moves(
     """`schedule` with moves, and a plan whose arena ends at or below `capacity_bytes`; None if none was found.
 
     `schedule` has no moves. Its proof keeps its bound, which holds for schedules with moves all the more. The search
-    ends when `time.monotonic()` is `stop_at`, or LATE_S later if nothing was found by then, a round midway too.
-    Deterministic but for that.
+    ends when `time.monotonic()` is `stop_at`. If nothing was found by then, it ends LATE_S later, a round midway too; a
+    large schedule has longer. Deterministic but for that.
     """
     pages = any(isinstance(s, PageIn | PageOut) for s in schedule.actions)
     buffer_bytes = problem.page_buffer_bytes if pages else 0
@@ -54,8 +55,9 @@ def pack_with_moves(
     best: _Round | None = None
     placed = 0
     orders = packing.orders()
+    late_s = max(LATE_S, LATE_LIFETIME_S * len(packing.lifetimes))
     for attempt in range(MOST_ROUNDS):
-        give_up_at = stop_at if best is not None else stop_at + LATE_S
+        give_up_at = stop_at if best is not None else stop_at + late_s
         if time.monotonic() >= give_up_at or (best is not None and (best.cost == 0 or placed >= PLACEMENTS)):
             break
         if attempt < len(orders):
