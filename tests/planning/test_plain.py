@@ -99,10 +99,10 @@ def test_one_smallest_budget_is_named(
     """The smaller one of what solver and search know."""
 
     def nothing(*words: object) -> Schedule:
-        raise NotFoundError("found no schedule for 100 bytes", 400)
+        raise NotFoundError("found no schedule for 120 bytes", 400)
 
     monkeypatch.setattr("poetc.solvers.solve", nothing)
-    asked = replace(problem, budget_bytes=100)
+    asked = replace(problem, budget_bytes=120)
     minimum = RamSearch(asked, 1.0)
     minimum.result = SmallestRam(ram_bytes=found_bytes, bound_bytes=50, schedule=None, plan=None, tensors=(("a", 7),))
     with pytest.raises(LimitError) as raised:
@@ -111,7 +111,7 @@ def test_one_smallest_budget_is_named(
     if found_bytes == 200:
         said = "the smallest budget known to work is 200 bytes (no schedule of this training step, with these options,"
         said += " needs less than 50); raise --budget; at its peak: a (7)"
-    assert str(raised.value) == f"found no schedule for 100 bytes; {said}"
+    assert str(raised.value) == f"found no schedule for 120 bytes; {said}"
     assert raised.value.details["min_budget_bytes"] == min(found_bytes or 400, 400)
 
 
