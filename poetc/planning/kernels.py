@@ -299,7 +299,7 @@ class _OpenKernels:
         return bound_holds(first, best) and best.cost - first.proof.bound <= tolerance
 
     def _bound_under_order(self, best: Solution) -> int:
-        """A bound for any kernels and placement of state under the order of `best`, about which nothing was proven."""
+        """A bound for any kernels and placement of state under the order of `best`."""
         ordered = in_order(self.reduction.relax(self.problem), first_executions(best.schedule.actions))
         share, options = KERNEL.proof_share, self.planner.options
         return solvers.bound_of_any_placement(
@@ -315,13 +315,12 @@ class _OpenKernels:
         bound, scope, status = min(once, own.objective), everything(), Status.FEASIBLE
         if first is None or Status.LIMIT in (first.proof.status, own.status):
             status = Status.LIMIT
-        if first is not None and bound_holds(first, best):
-            if first.proof.bound > bound:
-                bound, scope = min(first.proof.bound, own.objective), first.proof.scope
-        elif not self.planner.options.is_quick:
-            under_order = self._bound_under_order(best)
+        if first is not None and bound_holds(first, best) and first.proof.bound > bound:
+            bound, scope = min(first.proof.bound, own.objective), first.proof.scope
+        if bound < own.objective * (1 - max(KERNEL.wide_gap, self.planner.options.gap)):
+            under_order = 0 if self.planner.options.is_quick else self._bound_under_order(best)
             if under_order > bound:
-                bound, scope = under_order, best.scope
+                bound, scope = min(under_order, own.objective), best.scope
                 for name in dict(scope.choices).keys() & {Kernels.name, "state"}:
                     scope = scope.with_choice(name, ANY)
         method = f"{own.method.partition('; bound: ')[0]}; bound: kernels left open"

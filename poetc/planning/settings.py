@@ -57,7 +57,8 @@ class KernelSettings:
     chosen_share: float = 0.6  # of the time that is left then, for the choice
     floor_share: float = 0.1  # of the work limit: the least that a solve gets, but no more than `floor_s`
     floor_s: float = 1.0
-    proof_share: float = 0.1  # of both limits, for a bound where the relaxed problem has none for the schedule
+    proof_share: float = 0.15  # of both limits, for a bound under the order of the answer
+    wide_gap: float = 0.02  # fraction of the cost: where the relaxed problem has left less, there is none
     fullest_share: float = 0.15  # of the time limit, at most, for the kernel of the fullest operator
     rooms: int = 4  # of the room beside a schedule, so many parts are given back until it packs
 
@@ -110,7 +111,7 @@ class WaysSettings:
     late_share: float = 0.25  # of the time limit, beyond it: where nothing is found yet, others are tried until then
     worth_share: float = 0.1  # of the time limit: with less another way is not begun once there is a schedule
     phases_share: float = 0.2  # of the time limit, at least, for the bound from the parts of a step
-    in_order_share: float = 0.05  # of both limits, for the bound side by side under the order of another way
+    in_order_share: float = 0.1  # of both limits, for the bound side by side under the order of another way
     apart_saves: float = 0.01  # of the cost, by an estimate: transfers beside the work that save more are tried first
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
     patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too

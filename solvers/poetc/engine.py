@@ -131,6 +131,7 @@ class _Solve(Solving):
             candidates.exhaust(self)
         if single is not None and not self.done:
             ladder.cuts = self.single_cuts(single.result())
+        self.spread(runs // 4)
         if self.warm_start.proven == 0 and not self.done:
             candidates.bound_by_large(self)
         now, windows_s = runs // 2, 0.0  # beside the next relaxation, by the work on the last one
@@ -191,6 +192,16 @@ class _Solve(Solving):
         if not self.done and self.windows.run(work_s, self.target):
             candidates.unwrite(self)
             self.say("windows")
+
+    def spread(self, runs: int) -> None:
+        """Solve a relaxation with cuts spread over the step, beside a race, where a wide gap is left."""
+        if self.done or not self.relaxing.worth_spreading:
+            return
+        spreading = self.start_background(self.relaxing.spreading())
+        self.race.run(runs, self.target)
+        rung = spreading.result()
+        if rung is not None:
+            self.follow(rung, runs)
 
     def single_cuts(self, solved: list[Solved]) -> set[int]:
         """Take the bounds of single cuts; the cut at the loss and the best of these."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from poetc.solvers.interface import ROUNDING
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.ladder import Ladder, around, gap_share, single_cut_positions
+from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
-from poetc.solvers.poetc.settings import CUTS, LADDER, RELAXING
+from poetc.solvers.poetc.settings import CUTS, LADDER, RELAXING, SPREAD
 from poetc.solvers.poetc.solving import Solving
-from poetc.solvers.poetc.work import simplex_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,40 @@ class Relaxing:
                 positions[k] = self.best_cut(k, bound(k), cost, stop)
                 if positions[k] != single_cut_positions(self.model)[k]:
                     solve(k, False)
-            # The best comes last, as `engine` expects.
+            # The best comes last.
             return [*(s for s in solved if s is not solved_at[best()]), solved_at[best()]] if solved_at else []
+
+        return task
+
+    @property
+    def worth_spreading(self) -> bool:
+        """Whether cuts have left a gap that is worth cuts spread over the step."""
+        return self.solving.bound < self.solving.known_cost * (1 - SPREAD.gap)
+
+    def spreading(self) -> Callable[..., Rung | None]:
+        """A task that solves the relaxation with the best cuts spread over the step, with which the ladder goes on.
+
+        None where that proves no more than is known.
+        """
+        known, cost, free = self.solving.bound, self.solving.known_cost, small_tensors(self.model)
+
+        def task(stop: threading.Event | None = None) -> Rung | None:
+            work_s, solved_with = SPREAD.work_share * self.options.work_limit_s, dict[tuple[int, ...], Solved]()
+
+            def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
+                spent_s = sum(solved.work_s for solved in solved_with.values())
+                over = spent_s >= (SPREAD.lp_share if lp else 1.0) * work_s or self.race.out_of_time
+                if over or (stop is not None and stop.is_set()):
+                    return None
+                solved = self.task(cuts, lp=lp, bound=known, cost=cost, free=free, effort=SPREAD.effort)(stop)
+                solved_with[cuts] = solved
+                return solved.relaxation
+
+            best = best_spread(self.model, relax)
+            if best is None or best.bound <= known:
+                return None
+            self.ladder.cuts, self.ladder.free = set(best.cuts), free
+            return self._rung(best.cuts, free, replace(solved_with[best.cuts], relaxation=best))
 
         return task
 
@@ -143,9 +175,11 @@ class Relaxing:
 
     def climb(self, bound: float, cost: float, stop: threading.Event | None) -> Rung:
         """Solve the next relaxation. Operators at which its plan needs too much RAM become cuts."""
-        ladder = self.ladder
-        cuts, free = tuple(sorted(ladder.cuts)), ladder.free
-        solved = self.task(cuts, between=True, bound=bound, cost=cost)(stop)
+        cuts, free = tuple(sorted(self.ladder.cuts)), self.ladder.free
+        return self._rung(cuts, free, self.task(cuts, between=True, bound=bound, cost=cost)(stop))
+
+    def _rung(self, cuts: tuple[int, ...], free: frozenset[int], solved: Solved) -> Rung:
+        """The use of a relaxation; operators at which its plan needs too much RAM become cuts of the ladder."""
         relaxation = solved.relaxation
         if relaxation is None or relaxation.infeasible:
             return Rung(solved, len(cuts))
@@ -153,7 +187,7 @@ class Relaxing:
         codes = lazy_codes(self.model, relaxation) if relaxation.held else None
         if codes is not None:
             excess = overfull(self.model, codes, self.race.capacity_for(codes))
-        more = ladder.climb(relaxation, solved.aim, excess, followed=codes is not None)
+        more = self.ladder.climb(relaxation, solved.aim, excess, followed=codes is not None)
         return Rung(solved, len(cuts), codes, excess[0][0] if excess else 0, more, free)
 
     def task(
@@ -164,15 +198,19 @@ class Relaxing:
         lp: bool = False,
         bound: float | None = None,
         cost: float | None = None,
+        free: frozenset[int] | None = None,
+        effort: int | None = None,
     ) -> Callable[..., Solved]:
         """A task that solves the relaxation with these cuts, or its LP, with limited work or until the time is up.
 
-        `bound` and `cost`: the best that are known, in place of those known now.
+        `bound` and `cost`: the best that are known, in place of those known now. `free` and `effort`: in place of the
+        ladder's.
         """
         bound = self.solving.bound if bound is None else bound
         cost = self.solving.known_cost if cost is None else cost
         ladder = self.ladder
-        effort, free = ladder.effort if between else 1, ladder.free
+        effort = (ladder.effort if between else 1) if effort is None else effort
+        free = ladder.free if free is None else free
         # Ties are broken as long as that costs little of the gap.
         ties = self.solving.ties and cost - bound > RELAXING.ties_share * CUTS.tie * (cost - self.model.base_cost)
         aim = ladder.aim(bound, cost, self.solving.gap) if between else cost
@@ -198,8 +236,8 @@ class Relaxing:
             )
             if aim < cost and not relaxation.infeasible:
                 relaxation = replace(relaxation, bound=min(relaxation.bound, aim))
-            work_s = simplex_s(model.mip.iterations, model.mip.entries)
-            return Solved(relaxation, work_s, not relaxation.exact and time.monotonic() >= self.solving.stop_at, aim)
+            cut_short = not relaxation.exact and time.monotonic() >= self.solving.stop_at
+            return Solved(relaxation, model.work_s(lp=lp), cut_short, aim)
 
         return task
 

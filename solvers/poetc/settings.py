@@ -14,6 +14,7 @@ class WorkSettings:
     """Work of the two things that are counted (`work`), measured on a usual machine."""
 
     iteration_s: float = 2.5e-6  # a simplex iteration, times the square root of the coefficients
+    lp_iteration_s: float = 2.5e-6 / 3  # likewise, where only an LP is solved
     run_s: float = 6e-5  # a run of the eviction heuristic, times the operators
     least_left_s: float = 0.1  # time limit of a stage that starts when time is nearly up
 
@@ -133,6 +134,19 @@ class BetweenSettings:
     chain_rows: int = 3  # of these, a stage: those that count the rest of a chain of recomputation, at least
     chain_total: int = 30  # in all stages
     large_share: float = 0.03  # of the capacity: smaller tensors are not counted in chains
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadSettings:
+    """Cuts spread over the step (`bounds.spread`)."""
+
+    counts: tuple[int, ...] = (4, 8, 12, 16, 24, 32)  # of cuts, one after the other
+    patience: int = 2  # counts in turn that prove no more, after which the search ends
+    least_share: float = 0.02  # of the capacity: the smallest tensors that are decided about
+    gap: float = 0.02  # fraction of the cost: where less is left, single cuts and the ladder close it
+    work_share: float = 0.3  # of the work limit: no relaxation begins once so much is spent
+    lp_share: float = 0.5  # of that work: no LP begins once so much is spent
+    effort: int = 4  # times the work on another relaxation, for a MIP
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +326,6 @@ class NeighbourhoodSettings:
     few: int = 8  # columns kept at once: so few stand in every RAM row themselves
     most_in_lp: int = 12_000  # integer columns: larger LPs are not tried
     most_decisions: int = 1500  # integer columns of the MIP behind an LP: larger ones are not tried
-    lp_iteration_s: float = 2.5e-6 / 3  # work on an iteration of the LP, times the square root of the coefficients
     entry_s: float = 2.5e-6  # work a coefficient, beside HiGHS's iterations
 
 
@@ -388,6 +401,7 @@ RELAXING = RelaxingSettings()
 LADDER = LadderSettings()
 CUTS = CutSettings()
 BETWEEN = BetweenSettings()
+SPREAD = SpreadSettings()
 LARGE = LargeSettings()
 ORDERS = OrderSettings()
 LOW_TRAFFIC = LowTrafficSettings()

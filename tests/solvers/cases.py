@@ -21,6 +21,7 @@ from poetc.scheduling import (
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.large import bound_of_large
+from poetc.solvers.poetc.bounds.spread import spread_cuts
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.placement.search import bound_of_any_placement
 from tests.support.oracle import Optimum, optimum
@@ -126,7 +127,8 @@ def invalid_bounds(seed: int) -> list[str] | None:
     random, n = Random(seed), len(problem.operators)
     several = [random.sample(range(n), 2) for _ in range(3)] + [random.sample(range(n), 3)]
     chains, opened, fixed = movable_state(problem), open_model(problem), Model(problem)
-    anywhere = min((o.cost for o in optima.values() if o is not None), default=None)
+    best = min((o for o in optima.values() if o is not None), key=lambda o: o.cost, default=None)
+    anywhere = None if best is None else best.cost
     in_ram = optima[frozenset()]
     wrong = []
     if anywhere is not None:
@@ -136,7 +138,17 @@ def invalid_bounds(seed: int) -> list[str] | None:
         for cutoff in (anywhere, 2 * anywhere):
             least = bound_of_any_placement(problem, cutoff, work_s=1.0, stop_at=math.inf)
             if least > anywhere:
-                wrong.append(f"seed {seed}, cut and large tensors below {cutoff}: {least} > {anywhere}")
+                wrong.append(f"seed {seed}, one cut and spread ones below {cutoff}: {least} > {anywhere}")
+    for count in (1, 2, 3, n):  # cuts spread over the step, where small tensors take no room
+        cuts, seen = spread_cuts(fixed, count), sorted(set(fixed.size))
+        for least_bytes, lp in itertools.product((seen[0], seen[len(seen) // 2], seen[-1]), (False, True)):
+            free = frozenset(t for t, size in enumerate(fixed.size) if size < least_bytes)
+            asked = (CutModel(fixed, cuts, free=free), in_ram), (OpenPlacement(opened, cuts, chains, free=free), best)
+            for model, least in asked:
+                relaxation = None if least is None else model.solve(time_limit_s=60, relax=lp)
+                if relaxation is not None and (relaxation.infeasible or relaxation.bound > least.cost):
+                    name = type(model).__name__
+                    wrong.append(f"seed {seed}, {name}, {count} spread cuts, {least_bytes} bytes: {relaxation.bound}")
     for cuts in [[v] for v in range(n)] + [sorted(cuts) for cuts in several]:
         if anywhere is not None:
             relaxation = OpenPlacement(opened, cuts, chains, between=True).solve(time_limit_s=60)

@@ -38,7 +38,8 @@ from poetc.solvers.poetc.bounds.between import Between
 from poetc.solvers.poetc.bounds.columns import Columns
 from poetc.solvers.poetc.bounds.ram import operand_bytes
 from poetc.solvers.poetc.pruning import ALL, Rules
-from poetc.solvers.poetc.settings import CUTS
+from poetc.solvers.poetc.settings import CUTS, WORK
+from poetc.solvers.poetc.work import simplex_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +411,10 @@ class CutModel(Columns):
         if answer.values is None or answer.objective > cutoff / self.unit:
             return Relaxation(self.cuts, self.bound_of(answer), False, answer.optimal, (), nothing)
         return self.relaxation_of(answer, answer.values)
+
+    def work_s(self, *, lp: bool) -> float:
+        """Work on solving it so far, or its LP, in seconds of a usual machine."""
+        return simplex_s(self.mip.iterations, self.mip.entries, WORK.lp_iteration_s if lp else WORK.iteration_s)
 
     def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
         """The plan that a solution stands for."""

@@ -34,12 +34,13 @@ from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ladder import fullest_operator, new_cuts, single_cut_positions
 from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
+from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.settings import LARGE, PLACEMENT, WORK
+from poetc.solvers.poetc.settings import LARGE, PLACEMENT, SPREAD, WORK
 from poetc.solvers.poetc.work import simplex_s
 
 
@@ -196,11 +197,16 @@ class PlacementSearch:
             if not waiting:
                 k = positions.index(max(positions, key=lambda v: (bound_at.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in bound_at]
-        self._bound_by_large_tensors()
-        yield True
         cuts = {self.model.cut, *([best()] if bound_at else [])}
         if excess and best() == at:
             cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)}
+        spread = self._spread()
+        if spread is not None:
+            excess = self._follow(spread) if spread.held else []
+            cuts = {*spread.cuts, *new_cuts({*spread.cuts}, [v for _, v in excess], self.model.n_ops)}
+            yield True
+        self._bound_by_large_tensors()
+        yield True
         new: list[int] = []
         while True:
             self.cuts = tuple(sorted(cuts))
@@ -236,9 +242,30 @@ class PlacementSearch:
         """Whether the last relaxation was too large to be solved."""
         return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > PLACEMENT.most_entries
 
-    def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
+    def _spread(self) -> Relaxation | None:
+        """The relaxation with the best cuts spread over the step, where a wide gap is left and it proves more."""
+        known, begun_s, work_s = self.bound, self.spent, SPREAD.work_share * self.options.work_limit_s
+        if self.bound >= self.least * (1 - SPREAD.gap):
+            return None
+        usual, self.free = self.free, small_tensors(self.model)
+
+        def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
+            over = self.spent - begun_s >= (SPREAD.lp_share if lp else 1.0) * work_s or self.done
+            return None if over else self._relax(cuts, lp=lp, between=False, effort=SPREAD.effort)
+
+        best = best_spread(self.model, relax)
+        if best is not None and best.bound > known:
+            return best
+        self.free = usual
+        return None
+
+    def _relax(
+        self, cuts: tuple[int, ...], lp: bool = False, *, between: bool = True, effort: int | None = None
+    ) -> Relaxation | None:
+        """Solve a relaxation, or its LP; `between`: with rows inside the stages of several cuts."""
         free = self.free if len(cuts) > 1 else frozenset[int]()
-        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=len(cuts) > 1, free=free)
+        effort = self.effort if effort is None else effort
+        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=between and len(cuts) > 1, free=free)
         if self.too_large:
             return None
         nothing_known, gap = self.least == math.inf, max(PLACEMENT.gap, PLACEMENT.gap_share * self.options.gap)
@@ -248,19 +275,19 @@ class PlacementSearch:
             self.relaxed.solve,
             time_limit_s=max(WORK.least_left_s, self.stop_at - time.monotonic()),
             relax=lp,
-            max_nodes=self.effort * PLACEMENT.nodes,
-            max_rounds=self.effort * PLACEMENT.rounds,
+            max_nodes=effort * PLACEMENT.nodes,
+            max_rounds=effort * PLACEMENT.rounds,
             gap=gap,
             cutoff=self.least,
             threads=self.options.threads,
             seed=self.options.seed,
         )
-        relaxation = solve() if len(cuts) == 1 else self._beside(lambda stop: solve(stop=stop))
+        relaxation = solve() if len(cuts) == 1 or lp else self._beside(lambda stop: solve(stop=stop))
         if relaxation is None:
             return None
-        work_s = simplex_s(self.relaxed.mip.iterations, self.relaxed.mip.entries)
+        work_s = self.relaxed.work_s(lp=lp)
         self.spent += work_s
-        if len(cuts) > 1:
+        if len(cuts) > 1 and not lp:
             self._relaxing_s = work_s
         if not relaxation.infeasible:
             self.bound = max(self.bound, relaxation.bound)
@@ -427,19 +454,33 @@ class PlacementSearch:
 def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, stop_at: float) -> int:
     """No schedule costs less in the problem's order, wherever its state lives; at most `cutoff`.
 
-    From one cut at the operator beside which the most is in RAM, and from large tensors.
+    From one cut at the operator beside which the most is in RAM, cuts spread over the step, and large tensors.
     """
-    model, chains = open_model(problem), movable_state(problem)
-    relaxed = OpenPlacement(model, (fullest_operator(model),), chains)
-    relaxation = relaxed.solve(
-        time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
-        max_nodes=PLACEMENT.nodes,
-        max_rounds=PLACEMENT.rounds,
-        gap=PLACEMENT.gap,
-        cutoff=cutoff,
-    )
-    bound = min(relaxation.bound, cutoff)
-    if worth_large_tensors(model, bound, cutoff):
-        large = bound_of_large(problem, cutoff, chains=chains, known=bound, work_s=work_s, stop_at=stop_at)
-        bound = max(bound, min(large.bound, cutoff))
-    return math.ceil(bound)
+    model, chains, spent_s, least = open_model(problem), movable_state(problem), 0.0, 0.0
+
+    def relax(cuts: tuple[int, ...], lp: bool = False, effort: int = 1) -> Relaxation | None:
+        nonlocal spent_s, least
+        over = spent_s >= (SPREAD.lp_share if lp else 1.0) * work_s or time.monotonic() >= stop_at
+        if least > 0 and over:
+            return None
+        relaxed = OpenPlacement(model, cuts, chains, free=small_tensors(model) if len(cuts) > 1 else frozenset())
+        relaxation = relaxed.solve(
+            time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
+            relax=lp,
+            max_nodes=effort * PLACEMENT.nodes,
+            max_rounds=effort * PLACEMENT.rounds,
+            gap=PLACEMENT.gap,
+            cutoff=cutoff,
+        )
+        spent_s += relaxed.work_s(lp=lp)
+        least = max(least, min(relaxation.bound, cutoff))
+        return relaxation
+
+    relax((fullest_operator(model),))
+    if least < cutoff * (1 - SPREAD.gap):
+        best_spread(model, lambda cuts, lp: relax(cuts, lp, SPREAD.effort))
+    if worth_large_tensors(model, least, cutoff):
+        left_s = work_s - spent_s
+        large = bound_of_large(problem, cutoff, chains=chains, known=least, work_s=left_s, stop_at=stop_at)
+        least = max(least, min(large.bound, cutoff))
+    return math.ceil(least)

@@ -31,7 +31,7 @@ from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.settings import NEIGHBOURHOODS, WIDE
+from poetc.solvers.poetc.settings import NEIGHBOURHOODS, WIDE, WORK
 from poetc.solvers.poetc.work import simplex_s
 
 ZERO, ONE = -1, -2  # columns that are constants
@@ -559,7 +559,7 @@ class Windows:
             if len(window.initial) > NEIGHBOURHOODS.most_in_lp:
                 return work_s
             plan = mip.solve(time_limit_s=race.left_s, relax=True, seed=race.seed)
-            work_s += simplex_s(mip.iterations, mip.entries, NEIGHBOURHOODS.lp_iteration_s)
+            work_s += simplex_s(mip.iterations, mip.entries, WORK.lp_iteration_s)
             if plan.values is None or plan.objective > now - NEIGHBOURHOODS.gap:
                 return work_s
             decided = window.agreed(plan.values, wide=size == WIDE)

@@ -1,0 +1,58 @@
+"""Cuts spread over the whole step, for budgets that hold few large tensors at once.
+
+There one cut proves little, wherever it stands: a schedule pages and recomputes again and again. A relaxation with a
+cut in each of some stretches counts all of that. Too many cuts prove less again, since LPs make tensors by halves; so
+LPs choose their number. Small tensors take no room, which leaves a MIP that HiGHS solves to the end.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Sequence
+
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.bounds.ram import working_set_bytes
+from poetc.solvers.poetc.settings import SPREAD
+
+
+def small_tensors(model: Model) -> frozenset[int]:
+    """The tensors that spread cuts do not decide about."""
+    return frozenset(t for t in range(model.n_tensors) if model.size[t] < SPREAD.least_share * model.paging_capacity)
+
+
+def spread_cuts(model: Model, count: int) -> tuple[int, ...]:
+    """In each of `count` stretches of the step, the operator with the largest working set.
+
+    The working sets of a stretch add up to as many bytes in each, so that large tensors have more cuts.
+    """
+    sets = [working_set_bytes(model, v) for v in range(model.n_ops)]
+    sums = [*itertools.accumulate(sets)]
+    edges = [bisect.bisect_left(sums, sums[-1] * k / count) for k in range(count)]
+    stretches = [range(first, end) for first, end in itertools.pairwise([*edges, model.n_ops]) if first < end]
+    return tuple(max(stretch, key=lambda v: (sets[v], -v)) for stretch in stretches)
+
+
+def best_spread(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxation | None]) -> Relaxation | None:
+    """The relaxation with spread cuts that proves the most; None where there is none.
+
+    LPs of more and more cuts are solved until two in turn prove less, then the MIP of the best LP. MIPs of more cuts
+    follow as long as they are solved to the end, likewise. `relax`: solves a relaxation with these cuts, or its LP;
+    None where it is too large, or no work is left.
+    """
+
+    def growing(counts: Sequence[int], lp: bool) -> Relaxation | None:
+        best, worse = None, 0
+        for count in counts:
+            relaxation = relax(spread_cuts(model, count), lp)
+            if relaxation is None or relaxation.infeasible:
+                break
+            worse = 0 if best is None or relaxation.bound > best.bound else worse + 1
+            best = relaxation if worse == 0 else best
+            if worse == SPREAD.patience or not (lp or relaxation.exact):
+                break
+        return best
+
+    lp = growing(SPREAD.counts, True)
+    return None if lp is None else growing([k for k in SPREAD.counts if k >= len(lp.cuts)], False)
