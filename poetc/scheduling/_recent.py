@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,17 +22,21 @@ def for_recent(function: Callable[[Problem], ResultT]) -> Callable[[Problem], Re
     Operators and tensors are told apart by identity, since to compare or hash thousands of them takes long.
     """
     known: OrderedDict[tuple[int, int, Problem], tuple[_Parts, ResultT]] = OrderedDict()
+    lock = threading.Lock()
 
     @functools.wraps(function)
     def recalled(problem: Problem) -> ResultT:
         rest = replace(problem, operators=(), tensors=(), budget_bytes=0, deadline_ns=None)
         key = id(problem.operators), id(problem.tensors), rest
-        if key not in known:
-            known[key] = (problem.operators, problem.tensors), function(problem)  # the parts live as long as their ids
-            if len(known) > KNOWN:
+        with lock:
+            entry = known.pop(key, None)
+        if entry is None:
+            entry = (problem.operators, problem.tensors), function(problem)  # the parts live as long as their ids
+        with lock:
+            known[key] = entry  # the last one
+            while len(known) > KNOWN:
                 known.popitem(last=False)
-        known.move_to_end(key)
-        return known[key][1]
+        return entry[1]
 
     return recalled
 
