@@ -183,7 +183,7 @@ def test_what_was_built_for_another_target_is_built_anew(tmp_path: Path, case: C
 def test_programs_for_another_target_are_not_taken_for_the_new_one(
     tmp_path: Path, case: Case, program: Program
 ) -> None:
-    """The user's own file stays, though a Makefile of another target would build one of that name."""
+    """A file stays that the Makefile of another target alone would build."""
     out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
     built = ("train", "libmodel.a", "libmodel.so")
     for name in (*built, "firmware.elf", "build/model.o"):
@@ -198,6 +198,15 @@ def test_programs_for_another_target_are_not_taken_for_the_new_one(
         (out / name).write_text("built, or the user's")
     emit([program], case.graph.values, model="mlp", target="host", out_dir=out)
     assert not (out / "firmware.elf").exists() and not (out / "firmware.map").exists() and (out / "train").exists()
+
+
+def test_programs_of_the_users_own_makefile_stay(tmp_path: Path, case: Case, program: Program) -> None:
+    makefile, out = "train: train.py\n\tcp train.py train\n", tmp_path / "o"
+    out.mkdir()
+    for name, text in (("Makefile", makefile), ("train", "the user's")):
+        (out / name).write_text(text)
+    emit([program], case.graph.values, model="mlp", target="host", out_dir=out, force=True)
+    assert (out / "train").read_text() == "the user's" and (out / "Makefile.orig").read_text() == makefile
 
 
 def test_failure_leaves_nothing_half_written(

@@ -14,6 +14,7 @@ from poetc.emit.layouts._readme import readme
 from poetc.runtime import runtime_directory
 
 LINKED = ("train", "libmodel.a", "libmodel.so", "firmware.elf")
+BEGINNING = "# `make` builds "
 MAP = "firmware.map"  # made with firmware.elf
 PRODUCTS = ("build", "__pycache__", *LINKED, MAP)  # of a Makefile
 GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf", "package": "libmodel.so"}
@@ -40,11 +41,12 @@ def place(contents: Contents) -> dict[str, bytes | Path]:
 
 
 def makefile_in(directory: Path) -> str:
-    """ "" where there is none."""
+    """ "" where there is none of this layout: programs of any other Makefile are the user's."""
     try:
-        return (directory / "Makefile").read_text()
+        text = (directory / "Makefile").read_text()
     except (OSError, UnicodeDecodeError):
         return ""
+    return text if text.startswith(BEGINNING) else ""
 
 
 def remove_outdated(directory: Path, old: str) -> None:
@@ -79,7 +81,7 @@ def _makefile(contents: Contents, sources: Sequence[str]) -> str:
     goal = GOALS[target.build]
     threads = "-pthread" if contents.has_processors else "$(if $(THREADS),-pthread)"
     lines = [
-        f"# `make` builds {goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
+        f"{BEGINNING}{goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
         f"CROSS_COMPILE ?= {target.cross_compile}".rstrip(),
         "ifeq ($(origin CC),default)",
         "CC = $(CROSS_COMPILE)gcc",
