@@ -200,14 +200,14 @@ class PlacementSearch:
         cuts = {self.model.cut, *([best()] if bound_at else [])}
         if excess and best() == at:
             cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)}
-        spread = self._spread()
+        spread, new = self._spread(), list[int]()
         if spread is not None:
             excess = self._follow(spread) if spread.held else []
-            cuts = {*spread.cuts, *new_cuts({*spread.cuts}, [v for _, v in excess], self.model.n_ops)}
+            new = new_cuts({*spread.cuts}, [v for _, v in excess], self.model.n_ops)
+            cuts = {*spread.cuts, *new}
             yield True
         self._bound_by_large_tensors()
         yield True
-        new: list[int] = []
         while True:
             self.cuts = tuple(sorted(cuts))
             relaxation = self._relax(self.cuts)
