@@ -111,7 +111,7 @@ class WaysSettings:
     late_share: float = 0.25  # of the time limit, beyond it: where nothing is found yet, others are tried until then
     worth_share: float = 0.1  # of the time limit: with less another way is not begun once there is a schedule
     phases_share: float = 0.2  # of the time limit, at least, for the bound from the parts of a step
-    in_order_share: float = 0.1  # of both limits, for the bound side by side under the order of another way
+    in_order_share: float = 0.15  # of both limits, for the bound side by side under the order of another way
     apart_saves: float = 0.01  # of the cost, by an estimate: transfers beside the work that save more are tried first
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
     patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too

@@ -391,11 +391,11 @@ class CoreUsage(Reduction[int]):
                 relaxed(asked, transfers_ns(known.problem, known.schedule.actions)).problem,
                 above_idle(asked),
             )
-            priced = [] if plain is None else [(plain, 0)]
-            priced += [] if shifted is None else [shifted]
-            for at_prices, idle in priced:
+            priced = [] if plain is None else [(plain, 0, share)]
+            priced += [] if shifted is None else [(*shifted, 0.0)]  # without idle energy more cuts prove little
+            for at_prices, idle, worth in priced:
                 ordered = in_order(KERNELS.relax(replace(at_prices, deadline_ns=None)), order)
-                work_s, stop_at = share * options.work_limit_s, time.monotonic() + share * options.time_limit_s
+                work_s, stop_at = worth * options.work_limit_s, time.monotonic() + share * options.time_limit_s
                 cutoff = max(0, known.cost - idle)
                 bound = solvers.bound_of_any_placement(ordered, cutoff, work_s=work_s, stop_at=stop_at)
                 bounds.append(idle + bound)
