@@ -193,9 +193,7 @@ def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pyte
     solved: list[tuple[int, int, float]] = []
     relax = PlacementSearch._relax
 
-    def recorded(
-        search: PlacementSearch, cuts: tuple[int, ...], lp: bool = False, **options: Any
-    ) -> Relaxation | None:
+    def recorded(search: PlacementSearch, cuts: tuple[int, ...], lp: bool = False, **options: Any) -> Relaxation | None:
         relaxation = relax(search, cuts, lp, **options)
         if len(cuts) > 1 and relaxation is not None:
             solved.append((len(cuts), search.relaxed.mip.entries, relaxation.bound))
