@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -77,10 +77,11 @@ class _Attaching:
         of_b = (layer.outputs, adapter.rank, *(1 for _ in taps))
         self.b.add_tensor(b, TensorType(of_b), Role.PARAMETER, Fill("zeros"))
         if adapter.magnitudes:
-            norms, of_m = _Norms(self.graph, layer), TensorType((layer.outputs,))
-            self.b.add_tensor(magnitude_name((a, b)), of_m, Role.PARAMETER, norms.value(norms.magnitudes))
-            name = self.b.fresh(layer.weight + _SQUARES)
-            self.squares[layer.weight] = self.b.add_tensor(name, of_m, Role.CONSTANT, norms.value(norms.squares))
+            weight, of_m = layer.weight, TensorType((layer.outputs,))
+            norms = _Norms(self.graph.values[weight], self.graph.tensors[weight].type, layer)
+            self.b.add_tensor(magnitude_name((a, b)), of_m, Role.PARAMETER, norms.value(squared=False))
+            name = self.b.fresh(weight + _SQUARES)
+            self.squares[weight] = self.b.add_tensor(name, of_m, Role.CONSTANT, norms.value(squared=True))
 
     def _attach(self, op: Operator, weight: str, adapter: Adapter) -> None:
         b, (name_a, name_b), x, y = self.b, self.names[weight], op.inputs[0], op.outputs[0]
@@ -176,6 +177,7 @@ def _squares(layer: Layer, weight: Value, type: TensorType) -> Array:
     return squares
 
 
+@dataclass(frozen=True)
 class _Norms:
     """The constants of DoRA beside a frozen weight. Those of random numbers are computed when they are read.
 
@@ -183,23 +185,30 @@ class _Norms:
     at once, since one of them may be 0.
     """
 
-    def __init__(self, graph: Graph, layer: Layer) -> None:
-        self._weight, self._type = graph.values[layer.weight], graph.tensors[layer.weight].type
-        self._layer = layer
+    weight: Value
+    type: TensorType
+    layer: Layer
 
-    def value(self, read: Callable[[], Array]) -> Value:
-        is_random = isinstance(self._weight, Fill) and self._weight.kind in ("normal", "uniform")
+    def value(self, *, squared: bool) -> Value:
+        is_random = isinstance(self.weight, Fill) and self.weight.kind in ("normal", "uniform")
+        read = _ReadNorms(self, squared)
         return Filed(read) if is_random else read()
 
     @cached_property
-    def _exact(self) -> Array:
-        return _squares(self._layer, self._weight, self._type)
-
     def squares(self) -> Array:
-        return np.asarray(self._exact, np.float32)
+        return _squares(self.layer, self.weight, self.type)
 
-    def magnitudes(self) -> Array:
-        return np.asarray(np.sqrt(self._exact), np.float32)
+
+@dataclass(frozen=True)
+class _ReadNorms:
+    """Norms, or their squares. Those of equal random weights are equal without being drawn."""
+
+    norms: _Norms
+    squared: bool
+
+    def __call__(self) -> Array:
+        squares = self.norms.squares
+        return np.asarray(squares if self.squared else np.sqrt(squares), np.float32)
 
 
 def squares_of_norms(adapted: Graph, values: Mapping[str, Value]) -> dict[str, Array]:

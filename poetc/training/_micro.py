@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.graph import Attribute, DType, Fill, Graph, Role, TensorType, Value
+from poetc.graph import Attribute, DType, Filed, Fill, Graph, Role, TensorType, Value
 from poetc.ops import Builder
 
 
@@ -104,6 +104,8 @@ def _same(a: Graph, b: Graph, name: str) -> bool:
     x, y = a.values.get(name), b.values.get(name)
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return np.array_equal(x, y)
+    if isinstance(x, Filed) and isinstance(y, Filed):
+        return x.read == y.read
     return isinstance(x, Fill | None) and isinstance(y, Fill | None) and x == y
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from poetc.errors import UsageError
-from poetc.graph import DType, Graph, Phase, Role, TensorType, materialize
+from poetc.graph import DType, Filed, Fill, Graph, Phase, Role, TensorType, materialize
 from poetc.ops import Builder
 from poetc.passes import check_graph, run_standard
 from poetc.training import (
@@ -27,6 +27,7 @@ from poetc.training import (
     select_updates,
     with_adapters,
 )
+from poetc.training._micro import apart_from
 from tests.support.graphs import evaluate, random_inputs, small_cnn
 
 
@@ -325,3 +326,16 @@ def test_an_output_without_a_norm_has_no_magnitude(factor: float, norm: str) -> 
     with pytest.raises(UsageError, match=re.escape(f"that of output 2 of 'fc.weight' is {norm};")):
         _adapted(graph, "2:dora")
     assert _adapted(graph, "2")
+
+
+def test_norms_of_random_weights_are_those_of_a_part_of_the_batch() -> None:
+    """Nothing is drawn to see that, and no program holds them twice."""
+
+    def adapted() -> Graph:
+        graph = small_cnn()
+        weights = {n: Fill("normal", 0.1, seed_name=n) for n in graph.values if graph.tensors[n].role is Role.PARAMETER}
+        return _adapted(replace(graph, values={**graph.values, **weights}), "2:dora")
+
+    whole, part = adapted(), adapted()
+    assert any(isinstance(value, Filed) for value in whole.values.values())
+    assert apart_from(whole, part).tensors.keys() == part.tensors.keys()
