@@ -172,9 +172,9 @@ def _proof_words(a: Schedule, b: Schedule) -> Iterator[str]:
     x, y = a.proof, b.proof
     if x.status != y.status:
         yield f"The proof's status changed from {x.status.value} to {y.status.value}."
-    if abs(x.gap() - y.gap()) > 1e-9:
-        went = "rose" if y.gap() > x.gap() else "fell"
-        yield f"The proven gap {went} from {format_gap(x.gap())} to {format_gap(y.gap())}."
+    before, after = format_gap(x.gap()), format_gap(y.gap())
+    if before != after:
+        yield f"The proven gap {'rose' if y.gap() > x.gap() else 'fell'} from {before} to {after}."
     if a.solver != b.solver:
         yield f"The solver changed from {a.solver} to {b.solver}."
 
