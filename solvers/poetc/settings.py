@@ -143,8 +143,8 @@ class SpreadSettings:
     counts: tuple[int, ...] = (4, 8, 12, 16, 24, 32)  # of cuts, one after the other
     patience: int = 2  # counts in turn that prove no more, after which the search ends
     least_share: float = 0.02  # of the capacity: the smallest tensors that are decided about
-    gap: float = 0.02  # fraction of the cost: where less is left, single cuts and the ladder close it
-    work_share: float = 0.3  # of the work limit: no relaxation begins once so much is spent
+    gap: float = 0.05  # fraction of the cost: where less is left, single cuts and the ladder close it
+    work_share: float = 0.1  # of the work limit: no relaxation begins once so much is spent
     lp_share: float = 0.5  # of that work: no LP begins once so much is spent
     effort: int = 4  # times the work on another relaxation, for a MIP
 

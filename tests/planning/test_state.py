@@ -42,7 +42,7 @@ from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ladder import fullest_operator
 from poetc.solvers.poetc.options import warm_start_of
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
-from poetc.solvers.poetc.settings import PLACEMENT, SPREAD
+from poetc.solvers.poetc.settings import PLACEMENT
 from tests.support.oracle import Optimum, optimum
 from tests.support.planning import planner
 from tests.support.problems import random_dag, training_problem, with_budget
@@ -193,14 +193,13 @@ def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pyte
     solved: list[tuple[int, int, float]] = []
     relax = PlacementSearch._relax
 
-    def recorded(search: PlacementSearch, cuts: tuple[int, ...], lp: bool = False, **options: Any) -> Relaxation | None:
-        relaxation = relax(search, cuts, lp, **options)
+    def recorded(search: PlacementSearch, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
+        relaxation = relax(search, cuts, lp)
         if len(cuts) > 1 and relaxation is not None:
             solved.append((len(cuts), search.relaxed.mip.entries, relaxation.bound))
         return relaxation
 
     monkeypatch.setattr(PlacementSearch, "_relax", recorded)
-    monkeypatch.setattr("poetc.solvers.poetc.bounds.spread.SPREAD", replace(SPREAD, counts=()))
 
     def run() -> list[tuple[int, int, float]]:
         solved.clear()

@@ -197,17 +197,12 @@ class PlacementSearch:
             if not waiting:
                 k = positions.index(max(positions, key=lambda v: (bound_at.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in bound_at]
+        self._bound_by_large_tensors()
+        yield True
         cuts = {self.model.cut, *([best()] if bound_at else [])}
         if excess and best() == at:
             cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)}
-        spread, new = self._spread(), list[int]()
-        if spread is not None:
-            excess = self._follow(spread) if spread.held else []
-            new = new_cuts({*spread.cuts}, [v for _, v in excess], self.model.n_ops)
-            cuts = {*spread.cuts, *new}
-            yield True
-        self._bound_by_large_tensors()
-        yield True
+        new: list[int] = []
         while True:
             self.cuts = tuple(sorted(cuts))
             relaxation = self._relax(self.cuts)
@@ -242,30 +237,9 @@ class PlacementSearch:
         """Whether the last relaxation was too large to be solved."""
         return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > PLACEMENT.most_entries
 
-    def _spread(self) -> Relaxation | None:
-        """The relaxation with the best cuts spread over the step, where a wide gap is left and it proves more."""
-        known, begun_s, work_s = self.bound, self.spent, SPREAD.work_share * self.options.work_limit_s
-        if self.bound >= self.least * (1 - SPREAD.gap):
-            return None
-        usual, self.free = self.free, small_tensors(self.model)
-
-        def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
-            over = self.spent - begun_s >= (SPREAD.lp_share if lp else 1.0) * work_s or self.done
-            return None if over else self._relax(cuts, lp=lp, between=False, effort=SPREAD.effort)
-
-        best = best_spread(self.model, relax)
-        if best is not None and best.bound > known:
-            return best
-        self.free = usual
-        return None
-
-    def _relax(
-        self, cuts: tuple[int, ...], lp: bool = False, *, between: bool = True, effort: int | None = None
-    ) -> Relaxation | None:
-        """Solve a relaxation, or its LP; `between`: with rows inside the stages of several cuts."""
+    def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
         free = self.free if len(cuts) > 1 else frozenset[int]()
-        effort = self.effort if effort is None else effort
-        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=between and len(cuts) > 1, free=free)
+        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=len(cuts) > 1, free=free)
         if self.too_large:
             return None
         nothing_known, gap = self.least == math.inf, max(PLACEMENT.gap, PLACEMENT.gap_share * self.options.gap)
@@ -275,19 +249,19 @@ class PlacementSearch:
             self.relaxed.solve,
             time_limit_s=max(WORK.least_left_s, self.stop_at - time.monotonic()),
             relax=lp,
-            max_nodes=effort * PLACEMENT.nodes,
-            max_rounds=effort * PLACEMENT.rounds,
+            max_nodes=self.effort * PLACEMENT.nodes,
+            max_rounds=self.effort * PLACEMENT.rounds,
             gap=gap,
             cutoff=self.least,
             threads=self.options.threads,
             seed=self.options.seed,
         )
-        relaxation = solve() if len(cuts) == 1 or lp else self._beside(lambda stop: solve(stop=stop))
+        relaxation = solve() if len(cuts) == 1 else self._beside(lambda stop: solve(stop=stop))
         if relaxation is None:
             return None
-        work_s = self.relaxed.work_s(lp=lp)
+        work_s = self.relaxed.work_s(lp=False)
         self.spent += work_s
-        if len(cuts) > 1 and not lp:
+        if len(cuts) > 1:
             self._relaxing_s = work_s
         if not relaxation.infeasible:
             self.bound = max(self.bound, relaxation.bound)
@@ -457,13 +431,14 @@ def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, st
     From one cut at the operator beside which the most is in RAM, cuts spread over the step, and large tensors.
     """
     model, chains, spent_s, least = open_model(problem), movable_state(problem), 0.0, 0.0
+    small = small_tensors(model)
 
     def relax(cuts: tuple[int, ...], lp: bool = False, effort: int = 1) -> Relaxation | None:
         nonlocal spent_s, least
         over = spent_s >= (SPREAD.lp_share if lp else 1.0) * work_s or time.monotonic() >= stop_at
-        if least > 0 and over:
+        if len(cuts) > 1 and over:
             return None
-        relaxed = OpenPlacement(model, cuts, chains, free=small_tensors(model) if len(cuts) > 1 else frozenset())
+        relaxed = OpenPlacement(model, cuts, chains, free=small if len(cuts) > 1 else frozenset())
         relaxation = relaxed.solve(
             time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
             relax=lp,
