@@ -158,7 +158,7 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
     const ptrdiff_t pixels = (ptrdiff_t)c->output_height * width;
     float *const strip = workspace + 2 * runs, first[16], total[16];
     int32_t group, n, oh, o, r, i;
-    direct_task t = {zeros, zeros, total, NULL, 4 * (int32_t)pixels, (const int32_t *)workspace};
+    direct_task t = {zeros, zeros, total, NULL, 4 * (int32_t)pixels, (const int32_t *)workspace, 0};
     if (c->kernel_h != 3 || c->kernel_w != 3 || c->stride_w != 1 || c->dilation_w != 1 || width < 4 || outputs < 4 ||
         (width + 3) / 4 * 16 > 5 * width || (outputs + 3) / 4 * 16 > 5 * outputs || held * width < 32)
         return 0;
