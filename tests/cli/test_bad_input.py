@@ -368,7 +368,7 @@ def test_limits_that_cannot_work_name_their_option_and_what_to_do(poetc: Run, mo
     (board := tmp_path / "bare.yaml").write_text("inherits: nrf52840\nstores: null\ndefault_store: null\ntitle: bare\n")
     ended = poetc(*options[:4], "-d", board, *options[6:], "-b", "6kB", "--optimizer", "adam", "--quiet")
     one_line(ended, 4, "; device 'bare' has no store, so no operand streams; ")
-    one_line(poetc(*options, "-b", "60%", "--deadline", "1ns"), 4, "--deadline 1ns cannot be met", "takes 6.997 ms")
+    one_line(poetc(*options, "-b", "60%", "--deadline", "1ns"), 4, "--deadline 1ns cannot be met", "takes 7.111 ms")
     problem = replace(training_problem(Random(1), 4), deadline_ns=1)
     (path := tmp_path / "p.json").write_bytes(problem_to_json(problem))
     one_line(
