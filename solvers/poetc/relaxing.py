@@ -104,7 +104,7 @@ class Relaxing:
                 positions[k] = self.best_cut(k, bound(k), cost, stop)
                 if positions[k] != single_cut_positions(self.model)[k]:
                     solve(k, False)
-            # The best comes last.
+            # The best comes last, as `engine` expects.
             return [*(s for s in solved if s is not solved_at[best()]), solved_at[best()]] if solved_at else []
 
         return task
