@@ -135,6 +135,10 @@ bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone
 bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; resumable: build/bench-solver.csv
 	$(BIN)/python -m bench.solver --models $(MODELS) $(BENCH_ARGS)
 
+.PHONY: bench-ablation
+bench-ablation: setup ## energies and bounds without each stage of poetc's engine; resumable: build/bench-ablation.csv
+	$(BIN)/python -m bench.ablation --models $(MODELS) $(BENCH_ARGS)
+
 .PHONY: bench-operators
 bench-operators: setup ## seconds, gaps and memory of poetc solve for 2 to 96 layers; resumable: build/bench-operators.csv
 	$(BIN)/python -m bench.operators run $(BENCH_ARGS)
