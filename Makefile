@@ -93,7 +93,7 @@ pages: setup ## write the pages of docs/reference that are made from the code
 
 .PHONY: docs
 docs: setup-test ## build the documentation into site/, every link checked
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: docs-serve

@@ -1,6 +1,6 @@
 """The activation memory budget of `torch.compile`: poetc's knapsack beside PyTorch's own.
 
-    bench/setup_peers budget && build/peers/budget/bin/python bench/peer_budget.py
+    bench/setup_peers peft && build/peers/peft/bin/python bench/peer_budget.py
 
 A line of JSON for each network, budget and solver: the time of the tensors that are recomputed, in PyTorch's own
 estimates, and the share of the budget that the saved ones take. All solvers get the items that PyTorch asks about.

@@ -1,4 +1,4 @@
-"""The activation memory budget of `torch.compile`, in a virtual environment that `bench/setup_peers budget` makes."""
+"""The activation memory budget of `torch.compile`, in a virtual environment that `bench/setup_peers peft` makes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LOSS_BYTES = 4  # held behind the forward pass, too
 
 def test_no_knapsack_of_pytorch_recomputes_less_within_the_budget() -> None:
     """The bytes that are held behind the forward pass are measured by PyTorch's allocator."""
-    subprocess.run([ROOT / "bench" / "setup_peers", "budget"], check=True)
-    python = ROOT / "build" / "peers" / "budget" / "bin" / "python"
+    subprocess.run([ROOT / "bench" / "setup_peers", "peft"], check=True)
+    python = ROOT / "build" / "peers" / "peft" / "bin" / "python"
     options = ("--networks", *NETWORKS, "--budgets", "0.05", "0.15", "0.3")
     ended = subprocess.run(
         [python, ROOT / "bench" / "peer_budget.py", *options], check=True, capture_output=True, text=True
