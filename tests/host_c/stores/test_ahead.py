@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -309,7 +310,7 @@ def lost(network: Built) -> Iterator[tuple[HostModel, LostCard]]:
         yield model, card
 
 
-@pytest.mark.power_loss(quick=4, sample=100)
+@pytest.mark.power_loss(quick=4, sample=int(os.environ.get("POETC_POWER_CUTS", "40")))  # `make power-loss` has more
 def test_no_weight_is_torn_wherever_the_card_loses_power(
     network: Built, lost: tuple[HostModel, LostCard], power: Power
 ) -> None:

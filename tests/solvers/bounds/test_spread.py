@@ -101,8 +101,8 @@ def test_a_solve_takes_the_bound_where_a_wide_gap_is_left(
 def test_a_bound_for_any_placement_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poetc.solvers.poetc.bounds.large.LARGE", replace(LARGE, most_operators=0))
     more = 0
-    for seed in range(6):
-        problem = with_budget(training_problem(Random(seed), 12, paging=True), 0.05)
+    for seed in range(4):
+        problem = with_budget(training_problem(Random(seed), 8, paging=True), 0.05)
         cutoff = 100 * Model(problem).base_cost
         least = [0, 0]
         for k, counts in enumerate(((), SPREAD.counts)):
@@ -110,4 +110,4 @@ def test_a_bound_for_any_placement_uses_them(monkeypatch: pytest.MonkeyPatch) ->
             least[k] = bound_of_any_placement(problem, cutoff, work_s=5.0, stop_at=math.inf)
         assert least[0] <= least[1] <= cutoff
         more += least[1] > least[0]
-    assert more > 2
+    assert more > 1
