@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from poetc.ops import spec
 from poetc.program._check import ProgramError
 from poetc.program._ir import Absence, Call, Instruction, Move, Operand, PageIn, PageOut, Program
@@ -36,16 +38,18 @@ def absences_at(places: Sequence[tuple[Operand, set[str]]], instructions: Sequen
     A tensor that was moved to the store also stays in place until something else is written there. A PageIn spoils its
     own place until it has succeeded. Copies elsewhere do not count, since their place is not kept from run to run.
     """
-    written, saved_at = list[tuple[int, int, int, Operand]](), dict[str, list[int]]()
+    written, saved_at = list[tuple[int, Operand]](), dict[str, list[int]]()
     for index, instruction in enumerate(instructions):
         if isinstance(instruction, PageOut):
             saved_at.setdefault(instruction.operand.tensor, []).append(index)
-        for o in _written(instruction):
-            written.append((o.offset_bytes, o.offset_bytes + o.type.size_bytes, index, o))
+        written += [(index, o) for o in _written(instruction)]
+    lows = np.array([o.offset_bytes for _, o in written], np.int64)
+    highs = lows + np.array([o.type.size_bytes for _, o in written], np.int64)
     for place, versions in places:
         begin, end = place.offset_bytes, place.offset_bytes + place.type.size_bytes
         touched: list[tuple[int, Operand | None]]
-        touched = [(n, o) for low, high, n, o in written if low < end and begin < high and o.space is place.space]
+        shared = (written[n] for n in np.flatnonzero((lows < end) & (begin < highs)))
+        touched = [(n, o) for n, o in shared if o.space is place.space]
         touched += [(index, None) for version in versions for index in saved_at.get(version, ())]
         touched.sort(key=operator.itemgetter(0))
         yield from _absences_of(place, versions, instructions, touched)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,7 @@ from poetc.program._ir import (
 from poetc.scheduling import Action, Compute
 
 Ints = npt.NDArray[np.int64]
+Places = tuple[tuple[int, int], ...]  # queue, and the number of an entry in it
 STORE = (-1, 0)  # stands for the store with its page buffer, which one instruction at a time uses
 
 
@@ -67,17 +69,19 @@ def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[
             needed[queue] = max(needed[queue], place + 1)
         if index in begins:
             needed[0] = len(queues[0])
+        places = list[tuple[int, int]]()
         for queue in _queues_with(instruction, own, count):
             now, waits = over[queue].copy(), [0] * count
             for other in np.argsort(-needed, kind="stable"):
                 if other != queue and needed[other] > now[other]:
                     waits[int(other)] = int(needed[other])
                     now = np.maximum(now, ends[int(other)][int(needed[other]) - 1])
-            touched.add(instruction, queue, len(queues[queue]))
+            places.append((queue, len(queues[queue])))
             queues[queue].append(QueueEntry(index, tuple(waits)))
             now[queue] = len(queues[queue])
             over[queue] = now
             ends[queue].append(now)
+        touched.add(instruction, tuple(places))
     result = tuple(tuple(queue) for queue in queues)
     check_queues(program, result)
     return result
@@ -126,38 +130,53 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueEntry]]) -> No
             before = before.copy()
             before[q] = n + 1
             over[q, n] = before
-        for q, n in where[index]:
-            touched.add(instruction, q, n)
+        touched.add(instruction, tuple(where[index]))
 
 
 class _Touched:
-    """The ranges of the arena that the instructions so far have read or written."""
+    """The entries that touched each byte of the arena last: who wrote it, and who has read it since.
+
+    Earlier ones need no wait of their own, since the entry that wrote the byte has waited for them.
+    """
 
     def __init__(self) -> None:
-        self._rows = np.zeros((5, 1024), np.int64)  # begin, end, whether written, queue, place: of each range
-        self._count = 0
+        self._begins = [STORE[0]]  # of stretches of bytes, each up to the next one
+        self._wrote: list[Places] = [()]
+        self._read: list[dict[int, int]] = [{}]  # by queue, the place of the latest
 
     def conflicts(self, instruction: Instruction) -> list[tuple[int, int]]:
         """(queue, place) of the latest entry of each queue that touches bytes which `instruction` must not share."""
-        (begins, ends, wrote, queues, places), latest = self._rows[:, : self._count], dict[int, int]()
+        latest = dict[int, int]()
         for begin, end, written in _ranges(instruction):
-            shared = (begins < end) & (begin < ends)
-            if not written:
-                shared &= wrote == 1
-            hits, at = queues[shared], places[shared]
-            for queue in set(hits.tolist()):
-                latest[queue] = max(latest.get(queue, -1), int(at[hits == queue].max()))
+            for n in range(bisect_right(self._begins, begin) - 1, bisect_left(self._begins, end)):
+                read = self._read[n].items() if written else ()
+                for queue, place in (*self._wrote[n], *read):
+                    latest[queue] = max(latest.get(queue, -1), place)
         return list(latest.items())
 
-    def add(self, instruction: Instruction, queue: int, place: int) -> None:
+    def add(self, instruction: Instruction, places: Places) -> None:
+        """`places`: the queues that `instruction` is in, and its place in each."""
         for begin, end, written in _ranges(instruction):
-            if self._count == self._rows.shape[1]:
-                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)], axis=1)
-            self._rows[:, self._count] = begin, end, written, queue, place
-            self._count += 1
+            if begin == end:
+                continue
+            first, after = self._split(begin), self._split(end)
+            if written:
+                self._begins[first:after], self._wrote[first:after], self._read[first:after] = [begin], [places], [{}]
+            else:
+                for n in range(first, after):
+                    self._read[n].update(places)
+
+    def _split(self, at: int) -> int:
+        """The number of the stretch that begins at byte `at`."""
+        n = bisect_left(self._begins, at)
+        if n == len(self._begins) or self._begins[n] != at:
+            self._begins.insert(n, at)
+            self._wrote.insert(n, self._wrote[n - 1])
+            self._read.insert(n, dict(self._read[n - 1]))
+        return n
 
 
-def _ranges(instruction: Instruction) -> list[tuple[int, int, int]]:
+def _ranges(instruction: Instruction) -> list[tuple[int, int, bool]]:
     """Bytes that an instruction touches in the arena, and STORE: begin, end, and whether it writes them."""
     read: Sequence[Operand] = ()
     wrote: Sequence[Operand] = ()
@@ -171,8 +190,8 @@ def _ranges(instruction: Instruction) -> list[tuple[int, int, int]]:
         case Move(operand=operand, source=source):
             read, wrote = (source,), (operand,)
     uses_store = isinstance(instruction, PageIn | PageOut) or streams_of(instruction)
-    return ([(*STORE, 1)] if uses_store else []) + [
-        (o.offset_bytes, o.offset_bytes + o.type.size_bytes, int(written))
+    return ([(*STORE, True)] if uses_store else []) + [
+        (o.offset_bytes, o.offset_bytes + o.type.size_bytes, written)
         for operands, written in ((read, False), (wrote, True))
         for o in operands
         if o.space is Space.ARENA
