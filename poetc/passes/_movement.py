@@ -57,6 +57,10 @@ class _Movement(Indexed):
             for op in graph.operators
             if op.kind in MOVEMENTS and op.name not in taken and self.tensors[op.inputs[0]].dtype is DType.F32
         }
+        self.seen_through: dict[str, list[str]] = {}  # by operator that may go, the products behind it
+        for op in self.products:
+            for mover in (m for t in op.inputs[:2] for m in self._movers(t)):
+                self.seen_through.setdefault(mover.name, []).append(op.name)
 
     def run(self) -> TrainingGraph:
         rewritten: dict[str, Operator] = {}
@@ -100,11 +104,11 @@ class _Movement(Indexed):
 
     def _forget(self, rewritten: dict[str, Operator], before: set[str]) -> None:
         """Drop the products that see an operand through an operator that now stays; all where one may go after all."""
-        now, self.read = self.read, before
-        for op in self.products:
-            if now - before or any(mover.name not in now for t in op.inputs[:2] for mover in self._movers(t)):
-                rewritten.pop(op.name, None)
-        self.read = now
+        if self.read - before:
+            rewritten.clear()
+        for mover in before - self.read:
+            for product in self.seen_through.get(mover, ()):
+                rewritten.pop(product, None)
 
     def _stay(self, product: Operator) -> None:
         """Something before or after the product stays.
