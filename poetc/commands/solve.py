@@ -64,7 +64,7 @@ from poetc.scheduling.problem import Problem
 SHORT = 0.5  # of its usual time: a search for the smallest budget that had less was cut short
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 ENCODINGS_SHARE = 0.6  # of the time, for encodings of saved tensors where streamed operands come next
-LATER_SHARE = 0.075  # of the time limit, at most, for the model itself, and the same for reports
+LATER_SHARE = 0.1  # of the time limit, at most, for the model itself, and the same for reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,8 @@ def smallest_budget_known(answer: _Answer, stop_at: float, progress: Progress) -
 def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: float) -> dict[str, int]:
     """The least RAM with streamed operands, where there is time to look for it, and it is less than without."""
     (problem, graph), least_bytes = answer.plain, int(summary["min_budget_bytes"])
-    if answer.graph is None or graph is None or answer.profile is None or time.monotonic() >= stop_at:
+    left_s = stop_at - 2 * answer.reports_s - time.monotonic()  # to build that problem takes as long as reports
+    if answer.graph is None or graph is None or answer.profile is None or left_s <= 0:
         return {}
     step = Step(graph=graph, model=answer.graph, problem=problem)
     least = least_streamed(answer.request, step, answer.profile, least_bytes, min(LEAST_S, answer.search_s))
@@ -235,6 +236,8 @@ def _solve_read(
     if request.longest_piece is None:
         offers = tuple(encodings.offers_of(graph, profile, problem, paging_of(request, profile) if profile else None))
     ways = ways_of(request, problem, graph, profile)
+    limit_s = request.options.time_limit_s
+    reports_s = min(limit_s - (stop_at - time.monotonic()), LATER_SHARE * limit_s)  # as long as to read the model
     problem, least = limited(request, problem, offers, ways)
     problem_as_asked, graph_as_asked, ways_as_asked = problem, graph, ways
     step: Step | None = None
@@ -249,7 +252,7 @@ def _solve_read(
             streams_else = may_do and step_for_budget(request, step, profile) is not step
         else:
             progress("looking for the smallest budget with streamed operands")
-            search_s = search_share_s(request.options.time_limit_s)
+            search_s = search_share_s(limit_s)
             step, least = least_streamed(request, step, profile, least.result.ram_bytes, search_s) or (step, least)
         if step is not as_it_is:
             graph, problem = step.graph, step.problem
@@ -264,9 +267,8 @@ def _solve_read(
     require_offsets(request, problem, graph)
     progress("solving")
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
-    limit_s = request.options.time_limit_s
     prepared_s = limit_s - (stop_at - time.monotonic())
-    left_s, reports_s = max(limit_s - prepared_s, LEAST_SHARE * limit_s), min(prepared_s, LATER_SHARE * limit_s)
+    left_s = max(limit_s - prepared_s, LEAST_SHARE * limit_s)
     search_s = search_share_s(left_s)
     left_s -= 2 * reports_s  # the model itself takes as long again, and so do reports
     left_s *= ENCODINGS_SHARE if streams_else else 1.0
