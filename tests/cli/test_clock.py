@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.small import small_model
+
 ROOT = Path(__file__).resolve().parents[2]
-DIGITS = ROOT / "demo" / "digits.onnx"
 DATA = f"{ROOT / 'demo' / 'digits_new_writer.npz'}:train_x,train_y"
 SOURCE = ROOT / "tests" / "support" / "jumping_clock.c"
 AHEAD, _, BACK, EPOCH = map(str, range(4))
@@ -53,7 +54,7 @@ def trained(environment: dict[str, str], folder: Path) -> bytes:
     """The model after an epoch, and one more that is a resumption."""
     out = str(folder / "m.onnx")
     how = ["--normalize", "0..255", "--batch", "16", "--lr", "0.03", "--epochs", "1", "--budget", "100%", "-o", out]
-    poetc(environment, folder, "train", str(DIGITS), "--data", DATA, *how)
+    poetc(environment, folder, "train", str(small_model()), "--data", DATA, *how)
     poetc(environment, folder, "train", "--resume", "--epochs", "2", "-o", out)
     return Path(out).read_bytes()
 
@@ -75,7 +76,7 @@ def test_programs_are_built_anew_whatever_the_clock_does(preloaded: Path, tmp_pa
 
     def made(environment: dict[str, str], rate: str) -> bytes:
         how = ["--batch", "4", "--lr", rate, "--time-limit", "2", "--force", "-o", solved]
-        poetc(environment, tmp_path, "solve", str(DIGITS), *how)
+        poetc(environment, tmp_path, "solve", str(small_model()), *how)
         poetc(environment, tmp_path, "emit", solved, "-o", sources)
         run(environment, tmp_path, "make", "-s", "-C", sources)
         return (tmp_path / "src" / "train").read_bytes()

@@ -30,6 +30,7 @@ from poetc.scheduling import Objective, problem_to_json
 from poetc.solvers import Event
 from tests.cli.conftest import MODEL, Ended
 from tests.support.problems import training_problem
+from tests.support.small import small_model
 
 
 def test_answer_is_text_or_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,20 +223,21 @@ def test_answers_of_commands_that_solve_or_compile_are_readable_in_80_columns(
     solved: tuple[Path, Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    model = small_model()
     data = f"{MODEL.parent / 'digits_new_writer.npz'}:train_x,train_y"
     solving = ("--batch", "4", "-d", "stm32f746", "--gap", "0.1", "--time-limit", "10")
     for arguments in (
         ("validate", solved[0]),
         ("run", solved[0], "--on", "qemu:mps2-an386"),
-        ("lock", MODEL, *solving, "-b", "70%"),
+        ("lock", model, *solving, "-b", "70%"),
         ("check",),
-        ("sweep", MODEL, *solving, "-b", "70%", "-b", "80%"),
-        ("bundle", MODEL, *solving, "-b", "80%,65%", "-o", "digits.bundle"),
+        ("sweep", model, *solving, "-b", "70%", "-b", "80%"),
+        ("bundle", model, *solving, "-b", "80%,65%", "-o", "digits.bundle"),
         ("validate", "digits.bundle", "--switch", "3"),
         ("report", "digits.bundle"),
-        ("compare", MODEL, "--switch", "80%:65%@50%", "-d", "stm32f746", "--batch", "4", "--time-limit", "2"),
-        ("importance", MODEL, "--batch", "4", "--data", data, "--normalize", "0..255", "--samples", "8"),
-        ("train", MODEL, "--data", data, "--normalize", "0..255", "--batch", "64", "--epochs", "1", "-o", "mine.onnx"),
+        ("compare", model, "--switch", "80%:65%@50%", "-d", "stm32f746", "--batch", "4", "--time-limit", "2"),
+        ("importance", model, "--batch", "4", "--data", data, "--normalize", "0..255", "--samples", "8"),
+        ("train", model, "--data", data, "--normalize", "0..255", "--batch", "64", "--epochs", "1", "-o", "mine.onnx"),
     ):
         readable(*arguments)
 
