@@ -59,6 +59,7 @@ from tests.support.power import Power
 from tests.support.small import small_model
 
 STEPS = 3
+CUTS = min(100, int(os.environ.get("POETC_POWER_CUTS", "40")))  # `make power-loss` has more
 
 
 def words(path: Path) -> Path:
@@ -310,7 +311,7 @@ def lost(network: Built) -> Iterator[tuple[HostModel, LostCard]]:
         yield model, card
 
 
-@pytest.mark.power_loss(quick=4, sample=int(os.environ.get("POETC_POWER_CUTS", "40")))  # `make power-loss` has more
+@pytest.mark.power_loss(quick=4, sample=CUTS)
 def test_no_weight_is_torn_wherever_the_card_loses_power(
     network: Built, lost: tuple[HostModel, LostCard], power: Power
 ) -> None:
