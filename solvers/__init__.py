@@ -13,6 +13,7 @@ from poetc.solvers.interface import (
     Progress,
     SolverInfo,
 )
+from poetc.solvers.poetc.bounds.ladder import has_wide_gap
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.options import EngineOptions, WarmStart
 from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
@@ -46,6 +47,7 @@ __all__ = [
     "cheapest_order",
     "critical_path_ns",
     "has_schedule",
+    "has_wide_gap",
     "info",
     "kernel_of_fullest",
     "lower_bound_bytes",

@@ -317,7 +317,8 @@ class _OpenKernels:
             status = Status.LIMIT
         if first is not None and bound_holds(first, best) and first.proof.bound > bound:
             bound, scope = min(first.proof.bound, own.objective), first.proof.scope
-        if bound < own.objective * (1 - max(KERNEL.wide_gap, self.planner.options.gap)):
+        is_close = bound >= own.objective * (1 - self.planner.options.gap)
+        if solvers.has_wide_gap(bound, own.objective) and not is_close:
             under_order = 0 if self.planner.options.is_quick else self._bound_under_order(best)
             if under_order > bound:
                 bound, scope = min(under_order, own.objective), best.scope

@@ -58,7 +58,6 @@ class KernelSettings:
     floor_share: float = 0.1  # of the work limit: the least that a solve gets, but no more than `floor_s`
     floor_s: float = 1.0
     proof_share: float = 0.15  # of both limits, for a bound under the order of the answer
-    wide_gap: float = 0.02  # fraction of the cost: where the relaxed problem has left less, there is none
     fullest_share: float = 0.15  # of the time limit, at most, for the kernel of the fullest operator
     rooms: int = 4  # of the room beside a schedule, so many parts are given back until it packs
 

@@ -366,6 +366,8 @@ class _OpenPlacement:
 
     def _improved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution) -> Solution:
         """`solved`, or a cheaper one with another placement, with the bound for any."""
+        search.take(on, self.begun.schedules[on])
+        search.keep_in_ram()
         on, solution = self._cheaper_that_packs(search, ordered, on, solved)
         if solution is solved and not on and solution.proof.bound >= search.bound:
             return with_own_order(self.order, solution)

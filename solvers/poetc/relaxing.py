@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from poetc.solvers.interface import ROUNDING
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
-from poetc.solvers.poetc.bounds.ladder import Ladder, around, gap_share, single_cut_positions
+from poetc.solvers.poetc.bounds.ladder import Ladder, around, gap_share, has_wide_gap, single_cut_positions
 from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.settings import CUTS, LADDER, RELAXING, SPREAD
@@ -112,17 +112,17 @@ class Relaxing:
     @property
     def worth_spreading(self) -> bool:
         """Whether cuts have left a gap that is worth cuts spread over the step."""
-        return self.solving.bound < self.solving.known_cost * (1 - SPREAD.gap)
+        return has_wide_gap(self.solving.bound, self.solving.known_cost)
 
     def spreading(self) -> Callable[..., Rung | None]:
-        """A task that solves the relaxation with the best cuts spread over the step, with which the ladder goes on.
+        """A task that solves the relaxation with the best cuts spread over the step.
 
-        None where that proves no more than is known.
+        The ladder goes on with them, unless their LP alone was solved. None where that proves no more than is known.
         """
         known, cost, free = self.solving.bound, self.solving.known_cost, small_tensors(self.model)
 
         def task(stop: threading.Event | None = None) -> Rung | None:
-            work_s, solved_with = SPREAD.work_share * self.options.work_limit_s, dict[tuple[int, ...], Solved]()
+            work_s, solved_with = SPREAD.work_share * self.options.work_limit_s, dict[tuple[int, bool], Solved]()
 
             def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
                 spent_s = sum(solved.work_s for solved in solved_with.values())
@@ -130,14 +130,18 @@ class Relaxing:
                 if over or (stop is not None and stop.is_set()):
                     return None
                 solved = self.task(cuts, lp=lp, bound=known, cost=cost, free=free, effort=SPREAD.effort)(stop)
-                solved_with[cuts] = solved
+                solved_with[len(cuts), lp] = solved
                 return solved.relaxation
 
             best = best_spread(self.model, relax)
             if best is None or best.bound <= known:
                 return None
+            mip = solved_with.get((len(best.cuts), False))
+            if mip is None or mip.relaxation is not best:  # an LP, which has no plan to follow
+                solved = solved_with[len(best.cuts), True]
+                return Rung(replace(solved, relaxation=replace(best, held=())), len(best.cuts))
             self.ladder.cuts, self.ladder.free = set(best.cuts), free
-            return self._rung(best.cuts, free, replace(solved_with[best.cuts], relaxation=best))
+            return self._rung(best.cuts, free, mip)
 
         return task
 

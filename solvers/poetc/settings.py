@@ -35,6 +35,7 @@ class EngineSettings:
     small_operators: int = 200  # up to so many, a problem is small: its relaxations take milliseconds
     small_gap: float = 1e-6  # fraction of the total: small problems are closed so far where that costs next to nothing
     tiny_operators: int = 12  # up to so many, exhaustive search comes before any relaxation with several cuts
+    wide_gap: float = 0.05  # fraction of the cost, from which on spread cuts and large tensors are worth their work
 
     # Runs of the heuristic: about as many as take as long as a relaxation.
     small_runs: int = 240  # for small numbers of operators
@@ -143,7 +144,6 @@ class SpreadSettings:
     counts: tuple[int, ...] = (4, 8, 12, 16, 24, 32)  # of cuts, one after the other
     patience: int = 2  # counts in turn that prove no more, after which the search ends
     least_share: float = 0.02  # of the capacity: the smallest tensors that are decided about
-    gap: float = 0.05  # fraction of the cost: where less is left, single cuts and the ladder close it
     work_share: float = 0.1  # of the work limit: no relaxation begins once so much is spent
     lp_share: float = 0.5  # of that work: no LP begins once so much is spent
     effort: int = 4  # times the work on another relaxation, for a MIP
@@ -160,7 +160,6 @@ class LargeSettings:
     first_transitions: int = 1_400_000  # of them, while no more is proven than was known
     first_share: float = 1.5  # of that work, likewise: TCN's first share takes .8 million
     transition_s: float = 1.9e-6  # work a transition
-    gap: float = 0.05  # fraction of the cost: where cuts left less, it is not tried
     most_operators: int = 1500  # larger problems are left
     widths: tuple[int, ...] = (50, 200, 800)  # states after an operator, one after the other; dearer ones are merged
     wider: int = 3  # times the transitions of a width are left where the next one is tried
@@ -388,6 +387,8 @@ class PlacementSettings:
     tightened: int = 4  # plans for less RAM, where the first one needs a little too much
     tightened_gap: float = 1e-3  # how closely these are solved
     tightened_share: float = 0.05  # of the capacity: the most that is a little
+    # Of the room beside the largest working set: the state in RAM that saves the most for its bytes.
+    thrifty_shares: tuple[float, ...] = (0.05, 0.2)
     near: float = 1.01  # times the best cost: placements whose races found as much are worth a solve
     nested_from: float = (
         0.9  # of the best cost: with the cost of every operator once below it, nested checkpoints are tried

@@ -184,6 +184,30 @@ def test_the_plan_of_a_cut_at_the_fullest_operator_is_a_schedule() -> None:
         assert search.least <= search.bound / 0.999
 
 
+def test_state_stays_in_ram_where_the_steps_of_the_best_schedule_still_fit() -> None:
+    cheaper = 0
+    for seed in SEEDS[:30]:
+        problem, found = case(seed)
+        stored = everything(problem)
+        if (known := found[stored]) is None:
+            continue
+        search = PlacementSearch(replace(problem, budget_bytes=2 * problem.budget_bytes), OPTIONS, math.inf, None)
+        search.run(1e-9)
+        placed = on_store(search.problem, stored)
+        schedule = solvers.at_once(placed, OPTIONS)
+        assert schedule is not None and schedule.proof.objective <= 4 * known.cost
+        search.known.clear()
+        search.raced.clear()
+        search.take(stored, schedule)
+        search.keep_in_ram()
+        for on in search.known:
+            kept = search.schedule(on)
+            assert kept is not None and on <= stored
+            assert verify(on_store(search.problem, on), kept).energy_pj == search.known[on]
+        cheaper += search.least < schedule.proof.objective
+    assert cheaper
+
+
 @pytest.mark.long
 def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan asks for more than that: the worst of them come first, and prove more than none."""

@@ -11,7 +11,7 @@ from poetc.solvers.interface import ROUNDING
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ram import tiny_tensors, working_set_bytes
-from poetc.solvers.poetc.settings import LADDER
+from poetc.solvers.poetc.settings import ENGINE, LADDER
 
 
 def single_cut_positions(model: Model) -> list[int]:
@@ -74,6 +74,11 @@ def new_cuts(cuts: set[int], overfull: list[int], n_ops: int, most: int | None =
 def gap_share(bound: float, cost: float) -> float:
     """The part of the cost above the bound, as a fraction."""
     return 1 - bound / cost if cost > 0 else 0.0
+
+
+def has_wide_gap(bound: float, cost: float) -> bool:
+    """Whether so much is left between the two that spread cuts and large tensors are worth their work."""
+    return bound < cost * (1 - ENGINE.wide_gap)
 
 
 @dataclass(slots=True)

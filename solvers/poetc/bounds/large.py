@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from poetc.scheduling import Problem, on_store
 from poetc.solvers.model import NEVER, Model
+from poetc.solvers.poetc.bounds.ladder import has_wide_gap
 from poetc.solvers.poetc.bounds.ram import pinned_interval
 from poetc.solvers.poetc.pruning import ALL, Rules
 from poetc.solvers.poetc.settings import LARGE
@@ -284,7 +285,7 @@ def _merged(states: dict[_State, float], width: int) -> dict[_State, float]:
 
 def worth_large_tensors(model: Model, bound: float, cost: float) -> bool:
     """Whether cuts have left a gap between `bound` and `cost` that is worth this search."""
-    return model.n_ops <= LARGE.most_operators and bound < cost * (1 - LARGE.gap)
+    return model.n_ops <= LARGE.most_operators and has_wide_gap(bound, cost)
 
 
 def bound_of_large(

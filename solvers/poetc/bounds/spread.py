@@ -17,9 +17,13 @@ from poetc.solvers.poetc.bounds.ram import working_set_bytes
 from poetc.solvers.poetc.settings import SPREAD
 
 
-def small_tensors(model: Model) -> frozenset[int]:
-    """The tensors that spread cuts do not decide about."""
-    return frozenset(t for t in range(model.n_tensors) if model.size[t] < SPREAD.least_share * model.paging_capacity)
+def small_tensors(model: Model, chains: Sequence[tuple[int, ...]] = ()) -> frozenset[int]:
+    """The tensors that spread cuts do not decide about; none of `chains`, state whose placement is a decision.
+
+    A write may cost its latency alone, whatever the size. So small state that takes no room would live in RAM.
+    """
+    state, least_bytes = {t for chain in chains for t in chain}, SPREAD.least_share * model.paging_capacity
+    return frozenset(t for t in range(model.n_tensors) if model.size[t] < least_bytes and t not in state)
 
 
 def spread_cuts(model: Model, count: int) -> tuple[int, ...]:
@@ -38,8 +42,8 @@ def best_spread(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxatio
     """The relaxation with spread cuts that proves the most; None where there is none.
 
     LPs of more and more cuts are solved until two in turn prove less, then the MIP of the best LP. MIPs of more cuts
-    follow as long as they are solved to the end, likewise. `relax`: solves a relaxation with these cuts, or its LP;
-    None where it is too large, or no work is left.
+    follow as long as they are solved to the end, likewise. Where no MIP proves more, the best LP is the answer.
+    `relax`: solves a relaxation with these cuts, or its LP; None where it is too large, or no work is left.
     """
 
     def growing(counts: Sequence[int], lp: bool) -> Relaxation | None:
@@ -55,4 +59,7 @@ def best_spread(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxatio
         return best
 
     lp = growing(SPREAD.counts, True)
-    return None if lp is None else growing([k for k in SPREAD.counts if k >= len(lp.cuts)], False)
+    if lp is None:
+        return None
+    mip = growing([k for k in SPREAD.counts if k >= len(lp.cuts)], False)
+    return lp if mip is None or mip.bound < lp.bound else mip

@@ -31,7 +31,7 @@ from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.beside import BackgroundTask
 from poetc.solvers.poetc.bounds.cuts import Relaxation
-from poetc.solvers.poetc.bounds.ladder import fullest_operator, new_cuts, single_cut_positions
+from poetc.solvers.poetc.bounds.ladder import fullest_operator, has_wide_gap, new_cuts, single_cut_positions
 from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
 from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
@@ -181,6 +181,10 @@ class PlacementSearch:
         frozen = unchanged_state(self.problem)
         if frozen not in self.raced:
             self._race(frozen, None)
+        for share in PLACEMENT.thrifty_shares:
+            thrifty = self._thrifty(share)
+            if thrifty not in self.raced:
+                self._race(thrifty, None)
         waiting = positions = single_cut_positions(self.model)
         if not small:
             every = PLACEMENT.coarse_cuts
@@ -231,6 +235,37 @@ class PlacementSearch:
             else:
                 self.effort *= PLACEMENT.effort_factor
         yield from self._neighbours()
+
+    def _thrifty(self, share: float) -> frozenset[int]:
+        """A placement with the state in RAM that saves the most for its bytes, in that share of the room there is.
+
+        A transfer may take its latency whatever its size, so that small tensors are dear to have on the store.
+        """
+        everything = on_store(self.problem, self.everything)
+        left_bytes = share * (everything.budget_bytes - lower_bound_bytes(everything))
+        stored, size = set(self.everything), {c[0]: max(1, self.model.size[c[0]]) for c in self.chains}
+        saved = {c[0]: self.model.in_cost[c[0]] + (len(c) > 1) * self.model.out_cost[c[-1]] for c in self.chains}
+        for t in sorted(size, key=lambda t: (-saved[t] / size[t], t)):
+            if size[t] <= left_bytes:
+                left_bytes -= size[t]
+                stored.remove(t)
+        return frozenset(stored)
+
+    def keep_in_ram(self) -> None:
+        """Leave state in RAM that saves the most for its bytes, where the steps of the best schedule then still fit."""
+        for share in PLACEMENT.thrifty_shares:
+            stored = self.best() & self._thrifty(share)
+            race = Race(on_store(self.problem, stored), self.options.seed, self.stop_at)
+            self._offer_steps_of_best(stored, race)
+            self._keep(stored, race)
+            self.raced[stored] = min(self.known.get(stored, math.inf), self.raced.get(stored, math.inf))
+
+    def _offer_steps_of_best(self, stored: frozenset[int], race: Race) -> None:
+        """Offer the best schedule without transfers of the state that `stored` leaves in RAM."""
+        best, n, m = self.best(), self.model.n_ops, self.model.n_tensors
+        if best > stored and best in self._codes:
+            kept = {t for chain in self.chains if chain[0] in best - stored for t in chain}
+            race.offer_improved([c for c in self._codes[best] if c < n or (c - n) % m not in kept], "state placement")
 
     @property
     def too_large(self) -> bool:
@@ -412,6 +447,7 @@ class PlacementSearch:
         if relaxation is None and runs == least and stored in self._taken:
             return  # the schedule that is known came from the same runs
         race.run(runs, 0.0)
+        self._offer_steps_of_best(stored, race)
         if stored in (frozenset(), self.everything) and race.model.base_cost < PLACEMENT.nested_from * self.least:
             self.spent += nest(race, 0.0, quick=True)
         cost = math.inf
@@ -431,7 +467,7 @@ def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, st
     From one cut at the operator beside which the most is in RAM, cuts spread over the step, and large tensors.
     """
     model, chains, spent_s, least = open_model(problem), movable_state(problem), 0.0, 0.0
-    small = small_tensors(model)
+    small = small_tensors(model, chains)
 
     def relax(cuts: tuple[int, ...], lp: bool = False, effort: int = 1) -> Relaxation | None:
         nonlocal spent_s, least
@@ -452,7 +488,7 @@ def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, st
         return relaxation
 
     relax((fullest_operator(model),))
-    if least < cutoff * (1 - SPREAD.gap):
+    if has_wide_gap(least, cutoff):
         best_spread(model, lambda cuts, lp: relax(cuts, lp, SPREAD.effort))
     if worth_large_tensors(model, least, cutoff):
         left_s = work_s - spent_s

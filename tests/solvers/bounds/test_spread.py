@@ -15,7 +15,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ram import working_set_bytes
 from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors, spread_cuts
-from poetc.solvers.poetc.settings import LARGE, SPREAD
+from poetc.solvers.poetc.settings import ENGINE, LARGE, SPREAD
 from tests.support.problems import training_problem, with_budget
 
 
@@ -40,6 +40,8 @@ def test_small_tensors_are_below_their_share() -> None:
     small = small_tensors(model)
     least_bytes = SPREAD.least_share * model.paging_capacity
     assert small == {t for t in range(model.n_tensors) if model.size[t] < least_bytes}
+    state = tuple(range(0, model.n_tensors, 2))
+    assert small_tensors(model, [state]) == small - {*state}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,7 @@ def test_small_tensors_are_below_their_share() -> None:
         ({4: 1, 8: 3, 12: 2, 16: 4, 24: 1, 32: 1}, {16: 5, 24: 6, 32: 8}, 8),
         ({4: 3, 8: None}, {4: 4, 8: 7}, 7),  # an LP too large
         ({4: None}, {}, None),
+        ({4: 3, 8: 2, 12: 1}, {4: None}, 3),  # no work is left for a MIP
         ({4: 1, 8: 1, 12: 1}, {4: 2, 8: None}, 2),
     ],
 )
@@ -91,11 +94,28 @@ def test_a_solve_takes_the_bound_where_a_wide_gap_is_left(
         return best
 
     monkeypatch.setattr("poetc.solvers.poetc.relaxing.best_spread", spy)
-    monkeypatch.setattr("poetc.solvers.poetc.relaxing.SPREAD", replace(SPREAD, gap=1e-9 if asked else SPREAD.gap))
+    least = 1e-9 if asked else ENGINE.wide_gap
+    monkeypatch.setattr("poetc.solvers.poetc.bounds.ladder.ENGINE", replace(ENGINE, wide_gap=least))
     problem = with_budget(training_problem(Random(0), 12, paging=True), budget)
     proof = solve(problem, options=SolveOptions(time_limit_s=30, work_limit_s=0.5, fixed_order=True)).proof
     assert bool(taken) == asked
     assert max(taken, default=0.0) <= proof.bound <= proof.objective
+
+
+def test_an_lp_alone_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[float] = []
+
+    def lp_alone(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxation | None]) -> Relaxation | None:
+        lp = relax(spread_cuts(model, 8), True)
+        assert lp is not None
+        taken.append(lp.bound)
+        return replace(lp, bound=lp.bound + 0.25)  # which shows that the answer is another one than the LP
+
+    monkeypatch.setattr("poetc.solvers.poetc.relaxing.best_spread", lp_alone)
+    monkeypatch.setattr("poetc.solvers.poetc.bounds.ladder.ENGINE", replace(ENGINE, wide_gap=1e-9))
+    problem = with_budget(training_problem(Random(0), 12, paging=True), 0.05)
+    proof = solve(problem, options=SolveOptions(time_limit_s=30, work_limit_s=0.5, fixed_order=True)).proof
+    assert taken and taken[0] <= proof.bound <= proof.objective
 
 
 def test_a_bound_for_any_placement_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
