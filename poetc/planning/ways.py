@@ -44,6 +44,7 @@ ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
 AT_HAND = "the steps of one processor in another way; bound: every operator once"
 Problems = Mapping[int, Problem]  # by way, the same step
 NO_WAYS: Problems = MappingProxyType({})
+_OPERATORS = (Saved, Streaming)  # choices that change the operators of a step, the outer one first
 
 
 def way_words(way: int) -> str:
@@ -185,7 +186,7 @@ class CoreUsage(Reduction[int]):
                 outcome = "not tried with streams" if is_streamed else "does not fit"
                 self.results[way] = OptionResult(way, None, least[way], outcome)
                 continue
-            scope = None if best is None or not Streaming.option(best) else best.proof.scope
+            scope = None if best is None or not any(_operators_of(best).values()) else best.proof.scope
             bound = least[way] if best is None else self._least(problem, way, scope, planner)
             if best is not None and bound >= (1 - gap) * best.cost:
                 same = self.at_hand(problem, way, planner) if bound <= best.cost and planner.left_s > 0 else None
@@ -193,7 +194,9 @@ class CoreUsage(Reduction[int]):
                     self._record(same, bound)
                     best = same
                     continue
-                beaten = "not cheaper in the same order" if scope is None else "not cheaper with the same streams"
+                beaten = "not cheaper in the same order"
+                if scope is not None:
+                    beaten = f"not cheaper with the same {'streams' if Streaming.option(best) else 'encodings'}"
                 beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else beaten
                 self.results[way] = OptionResult(way, None, bound, beaten)
                 continue
@@ -279,23 +282,22 @@ class CoreUsage(Reduction[int]):
         problem: Problem,
         way: int,
         planner: Planner,
-        streamed: dict[Any, dict[int, Problem]],
+        known: dict[Any, dict[int, Problem]],
         bound: int,
         chosen: Mapping[str, Any],
     ) -> int:
         """The bound for all ways that `bound` for one way proves, while that is searched; 0 where it says nothing.
 
-        With the same streamed operands in all ways, which `streamed` keeps by the option.
+        With the same encodings and streamed operands in all ways: `known` keeps their problems by these options.
         """
-        streams = chosen.get(Streaming.name) or ()
-        if way == SIDE_BY_SIDE or chosen.get(Saved.name):
+        if way == SIDE_BY_SIDE:
             return 0
-        if streams not in streamed:
+        options = {kind.name: chosen.get(kind.name) or () for kind in _OPERATORS}
+        key = tuple(options.values())
+        if key not in known:
             ways = {other: self.fix(problem, other) for other in self._set(problem)}
-            for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
-                ways = {other: streaming.fix(p, streams) for other, p in ways.items()}
-            streamed[streams] = ways
-        asked, least = streamed[streams], bound
+            known[key] = {other: _with_operators(p, options, planner) for other, p in ways.items()}
+        asked, least = known[key], bound
         for other in asked.keys() - self.barred - {way}:
             least = min(least, max(least_cost(asked[other]), _carried(asked[way], bound, asked[other])))
         return least
@@ -354,7 +356,7 @@ class CoreUsage(Reduction[int]):
     def _least(self, problem: Problem, way: int, scope: Scope | None, planner: Planner) -> int:
         """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.
 
-        From its own proof, or carried over from that of another way with the same streamed operands.
+        From its own proof, or carried over from that of another way with the same encodings and streamed operands.
         """
         asked = self.fix(problem, way)
         least = least_cost(asked)
@@ -364,12 +366,11 @@ class CoreUsage(Reduction[int]):
                 continue
             if other == way:
                 least = max(least, proof.bound)
-            elif other != SIDE_BY_SIDE and not Saved.option(known):
-                if scope is None and Streaming.option(known):
-                    continue  # other operands may be streamed
-                pair = self.fix(problem, other), asked
-                for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
-                    pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
+            elif other != SIDE_BY_SIDE:
+                options = _operators_of(known)
+                if scope is None and any(options.values()):
+                    continue  # others may be encoded or streamed
+                pair = [_with_operators(p, options, planner) for p in (self.fix(problem, other), asked)]
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
                 if scope is None or _has_steps_of(scope, known):
                     least = max(least, self._in_order(way, pair[1], known, planner))
@@ -384,7 +385,7 @@ class CoreUsage(Reduction[int]):
         order = known.proof.scope.order
         if not asked.processors or asked.paging is not Paging.SYNC or not isinstance(order, tuple):
             return 0
-        key = way, order, Streaming.option(known)
+        key = way, order, *_operators_of(known).values()
         if key not in self.in_order:
             share, options, bounds = WAYS.in_order_share, planner.options, [0]
             plain, shifted = (
@@ -405,27 +406,25 @@ class CoreUsage(Reduction[int]):
     def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner) -> int:
         """A way's bound from the parts of a step around one operator; 0 where none is known.
 
-        With the streamed operands that `scope` names, or those found; it holds for any other choice.
+        With the encodings and streamed operands that `scope` names, or those found; it holds for any other choice.
         """
         known = self.in_turn
-        streams: Any = () if known is None else Streaming.option(known) or ()
-        saves = any(isinstance(r, Saved) and r.is_open(asked) for r in planner.inner.reductions)
-        if saves if known is None else Saved.option(known):
+        if known is None and any(isinstance(r, Saved) and r.is_open(asked) for r in planner.inner.reductions):
             return 0
-        if scope is None and streams:
+        options: dict[str, Any] = {kind.name: () for kind in _OPERATORS} if known is None else _operators_of(known)
+        if scope is None and any(options.values()):
             return 0
-        named = None if scope is None else scope.choice(Streaming.name)
-        if named is ANY:
+        named = {} if scope is None else {name: scope.choice(name) for name in options}
+        options |= {name: option for name, option in named.items() if option is not None}
+        if ANY in options.values():
             return 0
-        streams = streams if named is None else named
-        if (way, streams) not in self.by_phases:
-            for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
-                asked = streaming.fix(asked, streams) if streaming.is_open(asked) else asked
-            self.by_phases[way, streams] = solvers.phased_bound(
-                asked,
+        key = way, *options.values()
+        if key not in self.by_phases:
+            self.by_phases[key] = solvers.phased_bound(
+                _with_operators(asked, options, planner),
                 time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),
             )
-        return self.by_phases[way, streams]
+        return self.by_phases[key]
 
     def _shortest(self, problem: Problem) -> int:
         """The way with operators in turn that takes the least time."""
@@ -438,10 +437,22 @@ class CoreUsage(Reduction[int]):
         return {} if problem.processors else next(matching, {})
 
 
+def _operators_of(known: Solution) -> dict[str, Any]:
+    """The options of `known` that change the operators of a step, by the name of the choice: () for none."""
+    return {kind.name: kind.option(known) or () for kind in _OPERATORS}
+
+
+def _with_operators(problem: Problem, options: Mapping[str, Any], planner: Planner) -> Problem:
+    """The problem of a way with the encodings and streamed operands of these options."""
+    for reduction in planner.inner.reductions:
+        if isinstance(reduction, _OPERATORS) and reduction.is_open(problem):
+            problem = reduction.fix(problem, options[reduction.name])
+    return problem
+
+
 def _has_steps_of(scope: Scope, known: Solution) -> bool:
     """Whether a scope has the order, the streamed operands and the encodings of `known` alone."""
-    kinds: tuple[type[Reduction[Any]], ...] = (Streaming, Saved)
-    same = all((scope.choice(kind.name) or ()) == (kind.option(known) or ()) for kind in kinds)
+    same = all((scope.choice(name) or ()) == option for name, option in _operators_of(known).items())
     return same and scope.order == known.proof.scope.order
 
 

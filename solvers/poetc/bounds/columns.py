@@ -70,5 +70,4 @@ class Columns:
             return
         if self.pages >= 0:
             index, value = [*index, self.pages], [*value, float(self.model.problem.page_buffer_bytes)]
-        scale = float(max(1, room))
-        self.mip.row(index, [x / scale for x in value], upper=room / scale)
+        self.mip.within(index, value, room)

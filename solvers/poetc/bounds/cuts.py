@@ -312,12 +312,7 @@ class CutModel(Columns):
             for t, column in load.items():
                 self._link(t, column)
         if model.store_limited and self.store:  # room on the store, and the limit on bytes written
-            scale = float(max(1, model.store_free))
-            mip.row(
-                list(self.store.values()),
-                [model.footprint[t] / scale for t in self.store],
-                upper=model.store_free / scale,
-            )
+            mip.within(list(self.store.values()), [model.footprint[t] for t in self.store], model.store_free)
 
     def _deadline(self, deadline_ns: int) -> None:
         """The time is at least that of the processor, and that of each bus where transfers overlap compute."""
@@ -356,8 +351,7 @@ class CutModel(Columns):
                 index.append(column)
                 value.append(out_ns[t])
         if any(value):
-            scale = float(max(1, abs(room)))
-            self.mip.row(index, [x / scale for x in value], upper=room / scale)
+            self.mip.within(index, value, room)
 
     def _other_time(
         self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]

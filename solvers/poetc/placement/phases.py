@@ -36,7 +36,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant, movable_state
-from poetc.solvers.highs import Answer, Series
+from poetc.solvers.highs import ROOM, Answer, Series
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.ladder import fullest_operators
 from poetc.solvers.poetc.bounds.ram import operand_bytes
@@ -338,7 +338,7 @@ class _Around:
         """
         more = self.kernel.workspace_bytes - min(k.workspace_bytes for k in kernels)
         for row, room in self.relaxed.rooms.items():
-            self.series.row_upper(row, (room + more) / max(1, room))
+            self.series.row_upper(row, ROOM * (room + more) / max(1, room))
         for column, lane in zip(self.hidden, self.lanes, strict=True):
             hidden_ns = max(_others_ns(self.problem, lane, self.at, k) for k in kernels)
             self.series.column_upper(column, hidden_ns * self.scale)

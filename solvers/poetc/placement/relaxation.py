@@ -94,7 +94,6 @@ class OpenPlacement(CutModel):
         super()._links()
         model.store_limited = limited
         if limited:
-            scale = float(max(1, model.store_free))
             updated = [c for c in self.chains if len(c) > 1]
             terms = {
                 column: model.footprint[t] for t, column in self.store.items() if t not in {c[-1] for c in updated}
@@ -104,7 +103,7 @@ class OpenPlacement(CutModel):
                 terms[self.late[c[0]]] = model.footprint[c[-1]]
             terms |= {self.evicted[c[0]]: model.footprint[c[0]] for c in self.chains}
             room = model.store_free - sum(model.footprint[c[-1]] for c in updated)
-            self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
+            self.mip.within(list(terms), list(terms.values()), room, model.store_free)
 
     def _ram(self, g: int, capacity: int) -> None:
         """The RAM at a_g, where state that lives in RAM is after its last use, unless it comes back later."""

@@ -272,8 +272,8 @@ class WindowModel:
 
     # --- rows ---
 
-    def _row(self, terms: Terms, upper: float, scale: float = 1.0) -> None:
-        """Add the row: sum of `terms` <= `upper`."""
+    def _row(self, terms: Terms, upper: float, unit: float | None = None) -> None:
+        """Add the row: sum of `terms` <= `upper`. `unit`: of a row of bytes."""
         kept: dict[int, float] = {}
         for column, value in terms:
             if column == ONE:
@@ -284,7 +284,10 @@ class WindowModel:
             return
         if not kept:
             raise AssertionError("the schedule so far breaks a row")
-        self.mip.row(list(kept), [x / scale for x in kept.values()], upper=upper / scale)
+        if unit is None:
+            self.mip.row(list(kept), list(kept.values()), upper=upper)
+        else:
+            self.mip.within(list(kept), list(kept.values()), upper, unit)
 
     def _rows(self) -> None:
         sequence = self.sequence

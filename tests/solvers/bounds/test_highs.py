@@ -89,6 +89,30 @@ def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> Non
     assert answer.bound == pytest.approx(lp, abs=1e-5) and answer.bound <= best
 
 
+def test_a_mip_that_does_not_come_back_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS's presolve may loop for hours past its limit. What the LP proved still holds."""
+    monkeypatch.setattr(highs, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(highs, "GRACE_S", 0.05)
+    mip, over = knapsack(), threading.Event()
+    mip.implied.append(range(0))
+    lp = mip.solve(time_limit_s=20, relax=True).objective
+    run = highspy.Highs.run
+    monkeypatch.setattr(highspy.Highs, "run", lambda s: run(s) if s.getLp().integrality_ == [] else over.wait(20))
+    answer = mip.solve(time_limit_s=0.1)
+    over.set()
+    assert (answer.values, answer.optimal, answer.infeasible) == (None, False, False)
+    assert answer.bound == pytest.approx(lp, abs=1e-5)
+
+
+def test_an_error_of_highs_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(solver: highspy.Highs) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(highspy.Highs, "run", fails)
+    with pytest.raises(MemoryError):
+        knapsack().solve(time_limit_s=20)
+
+
 def test_a_solve_takes_more_threads() -> None:
     problem = with_budget(training_problem(Random(1), 2, paging=True, scale=4), 0.5)
     # Windows take one thread all the same, between relaxations that take two.
