@@ -47,6 +47,7 @@ from poetc.scheduling.scope import ANY, Option, Repetition, Scope
 from poetc.solvers.processors import (
     Placement,
     Relaxed,
+    as_ready,
     can_search,
     context_switches,
     estimate,
@@ -465,7 +466,8 @@ def _ranked(problem: Problem, options: SolveOptions, stop_at: float) -> list[Pla
     main = (0,) * len(problem.operators)
     share = CUT_SHARE if len(problem.processors) == 2 else MIP_SHARE
     alone, _ = one_at_a_time(problem, share * options.time_limit_s)
-    rules = list(dict.fromkeys((main, alone, heft(problem), context_switches(problem), weight_gradients(problem))))
+    proposed = (as_ready(problem), heft(problem), context_switches(problem), weight_gradients(problem))
+    rules = list(dict.fromkeys((main, alone, *proposed)))
     plain = placed(problem, main)
     actions = complete(plain, keep_all_decisions(plain))
 

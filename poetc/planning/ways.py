@@ -409,12 +409,13 @@ class CoreUsage(Reduction[int]):
         With the encodings and streamed operands that `scope` names, or those found; it holds for any other choice.
         """
         known = self.in_turn
-        if known is None and any(isinstance(r, Saved) and r.is_open(asked) for r in planner.inner.reductions):
+        opened = [r for r in planner.inner.reductions if isinstance(r, _OPERATORS) and r.is_open(asked)]
+        if known is None and any(isinstance(r, Saved) for r in opened):
             return 0
         options: dict[str, Any] = {kind.name: () for kind in _OPERATORS} if known is None else _operators_of(known)
         if scope is None and any(options.values()):
             return 0
-        named = {} if scope is None else {name: scope.choice(name) for name in options}
+        named = {r.name: None if scope is None else scope.choice(r.name) for r in opened}
         options |= {name: option for name, option in named.items() if option is not None}
         if ANY in options.values():
             return 0

@@ -17,6 +17,7 @@ from poetc.solvers.processors.bounds import (
 from poetc.solvers.processors.exact import Exact, can_search, is_roomy, search
 from poetc.solvers.processors.placing import (
     Placement,
+    as_ready,
     context_switches,
     heft,
     improved,

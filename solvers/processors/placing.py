@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -223,6 +224,60 @@ def heft(problem: Problem) -> Placement:
         assert best is not None
         ends[k], chosen[k] = best
         free[best[1]] = best[0]
+    return tuple(chosen)
+
+
+def as_ready(problem: Problem) -> Placement:
+    """List scheduling (Graham, 1966) by upward rank: whenever a processor idles, it takes an operator that is ready.
+
+    Of those the one with the longest chain behind it comes first. It takes the processor that idles, runs it in the
+    least time and made its operands. Hand-overs are left aside. In a step of training the chain of activations and
+    their gradients then never waits for gradients of weights.
+    """
+    makers, operators = makers_of(problem), problem.operators
+    after: list[set[int]] = [set() for _ in operators]
+    read_by: list[list[int]] = [[] for _ in problem.tensors]
+    for k, operator in enumerate(operators):
+        overwritten = {p.input for p in operator.in_place if p.required}  # behind its other readers
+        for before in {makers[t] for t in operator.inputs} | {r for t in overwritten for r in read_by[t]}:
+            if before >= 0:
+                after[before].add(k)
+        for t in operator.inputs:
+            read_by[t].append(k)
+    costs = [[o.cost_on(p) for p in range(len(problem.processors))] for o in operators]
+    times: list[list[int | None]] = [[None if c is None else c[0] for c in of_operator] for of_operator in costs]
+    rank, waits = [0] * len(operators), [0] * len(operators)
+    for k in reversed(range(len(operators))):
+        rank[k] = min(t for t in times[k] if t is not None) + max((rank[r] for r in after[k]), default=0)
+        for r in after[k]:
+            waits[r] += 1
+    ready = [(-rank[k], k) for k in range(len(operators)) if not waits[k]]
+    heapq.heapify(ready)
+    running, idle, chosen, now = list[tuple[int, int]](), set(range(len(problem.processors))), [0] * len(operators), 0
+    while ready or running:
+        later = []
+        while ready and idle:
+            item = heapq.heappop(ready)
+            k, close = item[1], {chosen[makers[t]] for t in operators[item[1]].inputs if makers[t] >= 0}
+            able = [(ns, p not in close, p) for p in idle if (ns := times[k][p]) is not None]
+            if able:
+                least_ns, _, chosen[k] = min(able)
+                idle.discard(chosen[k])
+                heapq.heappush(running, (now + least_ns, k))
+            else:
+                later.append(item)
+        for item in later:
+            heapq.heappush(ready, item)
+        now, k = heapq.heappop(running)
+        ended = [k]
+        while running and running[0][0] == now:
+            ended.append(heapq.heappop(running)[1])
+        for k in ended:
+            idle.add(chosen[k])
+            for r in after[k]:
+                waits[r] -= 1
+                if not waits[r]:
+                    heapq.heappush(ready, (-rank[r], r))
     return tuple(chosen)
 
 

@@ -36,6 +36,7 @@ from poetc.solvers.processors.placing import Placement, placed
 RULES = ((1, False), (8, False), (32, False), (128, False), (32, True), (512, True))
 LARGE_RULES = ((64, False), (128, False))  # of many actions, for which a list takes a second
 LARGE = 4000
+APART_RULES = 2  # the last ones, for lists whose operators overwrite no operand
 IN_TURN = (64, 256, 1024)  # actions before one that does not fit, which keep their order in the next attempt
 ROOMY_BYTES = 2**50
 Decision = Compute | PageIn | PageOut
@@ -53,6 +54,8 @@ def side_by_side(
     in_turn = one_after_another(actions, placement)
     rules = RULES if len(actions) < LARGE else LARGE_RULES
     lists = [in_turn, *(_fitting_list(problem, actions, placement, *rule) for rule in rules)]
+    if (apart := _out_of_place(problem, actions)) != tuple(actions):
+        lists += [_fitting_list(problem, apart, placement, *rule) for rule in rules[-APART_RULES:]]
     for actions_of_list in dict.fromkeys(s for s in lists if s is not None):
         try:
             trace = verify_parts([(plain, actions_of_list)])
@@ -65,6 +68,21 @@ def side_by_side(
     if best is None or best[0][0]:
         return None
     return best[1], best[2]
+
+
+def _out_of_place(problem: Problem, actions: Sequence[Action]) -> tuple[Action, ...]:
+    """The actions, with no output in place of an operand but where it has to be.
+
+    An operator that overwrites an operand waits for all its readers, on other processors, too. This takes more RAM.
+    """
+
+    def apart(action: Action) -> Action:
+        if not isinstance(action, Compute) or not action.in_place:
+            return action
+        required = {(p.input, p.output) for p in problem.operators[action.operator].in_place if p.required}
+        return replace(action, in_place=tuple(pair for pair in action.in_place if pair in required))
+
+    return tuple(map(apart, actions))
 
 
 def _fitting_list(
@@ -83,7 +101,8 @@ def _fitting_list(
 
 def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int]:
     """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
-    schedule = _List(replace(problem, budget_bytes=ROOMY_BYTES), actions, placement, 32, False)
+    roomy = replace(problem, budget_bytes=ROOMY_BYTES)
+    schedule = _List(roomy, _out_of_place(problem, actions), placement, 32, False)
     schedule.run()
     end_ns = max(*schedule.end_ns, schedule.bus)
     late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)

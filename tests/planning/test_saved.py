@@ -14,6 +14,7 @@ from poetc.devices import build_problem, load_profile
 from poetc.planning import Planner, Solution, reductions
 from poetc.planning import saved as saved_tensors
 from poetc.planning.saved import EncodingSpace, Saved
+from poetc.planning.ways import ALONE
 from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import ANY
 from poetc.solvers import MinimumBudget
@@ -63,6 +64,32 @@ def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(off
 def test_other_encodings_have_another_bound(offer: EncodingSpace) -> None:
     _, found = solved(offer, keep_all_peak_bytes(offer.exact) * 9 // 10)
     assert not found.proof.scope.choices_cover(found.scope.with_choice("saved", ()))
+
+
+@pytest.mark.long
+def test_a_bound_is_carried_to_other_ways_with_the_same_encodings(offer: EncodingSpace) -> None:
+    """So a way that costs a little more is not solved for, and the bound for all ways is that of the cheapest one."""
+
+    def cheaper(problem: Problem) -> Problem:
+        operators = (replace(o, energy_pj=o.energy_pj * 98 // 100, time_ns=o.time_ns // 2) for o in problem.operators)
+        return replace(problem, operators=tuple(replace(o, low_workspace=()) for o in operators))
+
+    def plain(problem: Problem) -> Problem:
+        return replace(problem, operators=tuple(replace(o, low_workspace=()) for o in problem.operators))
+
+    budget = keep_all_peak_bytes(plain(offer.exact)) * 9 // 10
+    ways = {ALONE: plain(offer.exact), 4: cheaper(offer.exact)}
+    offers = [
+        replace(offer, exact=ways[way], build=lambda choice, priced=priced: priced(offer.build(choice)), _problems={})
+        for way, priced in ((ALONE, plain), (4, cheaper))
+    ]
+    planner = Planner(options=replace(OPTIONS, gap=0.015), reductions=reductions("ram", offers=offers, ways=[ways]))
+    found = planner.solve(replace(ways[ALONE], budget_bytes=budget))
+    assert found.choices["saved"] and found.choices["threads"] == 4
+    alone = found.ways[0]
+    assert (alone.count, alone.outcome) == (ALONE, "not cheaper with the same encodings")
+    assert found.proof.gap() <= 0.015
+    assert found.proof.scope.choice("saved") == found.choices["saved"]
 
 
 def test_the_least_ram_is_that_of_some_encodings(offer: EncodingSpace) -> None:
