@@ -8,6 +8,7 @@ from poetc.boards._targets import (
     board_like,
     built_for,
     check_device,
+    close_names,
     find_board,
     numerics_flags,
     numerics_of_target,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,15 @@ def find_board(name: str) -> Board:
         return BOARDS[name]
     if os.sep in name or Path(name).is_dir():
         return read_board(Path(name))
-    known = ", ".join(sorted(BOARDS))
-    raise UsageError(f"unknown board {name!r}: choose from {known}, or give the folder of a board of your own")
+    close = close_names(name)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(sorted(BOARDS))}"
+    raise UsageError(f"unknown board {name!r}: {hint}; the folder of a board of your own does, too")
+
+
+def close_names(name: str) -> list[str]:
+    """Boards whose names contain this one, or are spelled nearly so; the likeliest first."""
+    within = sorted((known for known in BOARDS if name and name.lower() in known), key=len)
+    return within or difflib.get_close_matches(name.lower(), BOARDS, n=1)
 
 
 def board_like(device: str, core: str, fpu: str) -> Board | None:

@@ -396,7 +396,7 @@ def run_text(document: Mapping[str, Any]) -> str:
         (
             ("on", f"{document['on']}  ({document['target']}, {document['numerics']} numerics)"),
             ("processors", count("processors") if document["processors"] > 1 else ""),
-            ("steps", count("steps")),
+            ("steps", f"{count('steps')}, which all counts are of"),
             ("loss", f"{document['loss']:.6f}  (first {document['losses'][0]:.6f})"),
             ("peak, measured", f"{measured:,} B"),
             ("peak, predicted", f"{predicted:,} B  ({'equal' if measured == predicted else 'NOT EQUAL'})"),
@@ -415,6 +415,7 @@ def run_text(document: Mapping[str, Any]) -> str:
                 "cycles",
                 count("cycles") and count("cycles") + _error(document, "cycles") + ", without waits of the flash",
             ),
+            ("cycles, modelled", _modelled_cycles(document)),
             ("by processor", ", ".join(f"{n:,}" for n in document.get("queue_instructions") or ())),
             ("from begin to end", count("longest_instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
@@ -430,6 +431,11 @@ def run_text(document: Mapping[str, Any]) -> str:
     total = sum(o[work] for o in operators) or 1
     rows = [(o["name"], o["kind"], f"{o['times']:,}", f"{o[work]:,}", percent(o[work] / total)) for o in operators[:10]]
     return f"{lines}\n\n{table(('operator', 'kind', 'times', work, 'share'), rows)}"
+
+
+def _modelled_cycles(document: Mapping[str, Any]) -> str:
+    cycles = document.get("cycles_modelled")
+    return "" if cycles is None else f"{cycles['value']:,}  (band: {cycles['low']:,} to {cycles['high']:,})"
 
 
 _WRITTEN = ("npz", "safetensors", "adapter", "gguf_adapter", "onnx_adapter", "adapter_base")

@@ -14,13 +14,16 @@ from poetc.artifact import Artifact
 from poetc.batches import read_batches
 from poetc.boards import BOARDS
 from poetc.commands import programs
+from poetc.commands.band import ENDS, priced_as
+from poetc.devices import DeviceProfile, build_problem, load_profile
+from poetc.devices.modelled import at_end
 from poetc.errors import CheckFailed, UsageError
 from poetc.events import Progress
 from poetc.files import scratch_directory
-from poetc.graph import Array, Value
+from poetc.graph import Array, TrainingGraph, Value
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.program import Call, Move, PageIn, PageOut, Program, bank_high_water, chance_loss, slot_blocks
-from poetc.scheduling import Problem
+from poetc.scheduling import OperatorSpec, Problem
 
 OnStep = Callable[[int, float], None]
 ABSURD = 3  # times the loss of guessing, for a first loss
@@ -128,7 +131,9 @@ def _on_board(
     )
     _require_stack(firmware, request.on)
     progress(f"running on {board}")
-    document = _document(solved, program, firmware, measure.execute(firmware, batches, on_step))
+    measured = measure.execute(firmware, batches, on_step)
+    document = _document(solved, program, firmware, measured)
+    document["cycles_modelled"] = None if measured.cycles else _modelled_cycles(solved, board, measured)
     document["flash_predicted_bytes"] = size.flash_bytes if size else None
     document["ram_predicted_bytes"] = size.ram_bytes if size else None
     predicted = _predicted(solved, program, request, len(document["losses"]))
@@ -177,7 +182,9 @@ def _board(on: str) -> str | None:
         return None
     emulator, _, name = on.partition(":")
     if emulator != "qemu" or (name not in BOARDS and not Path(name).is_dir()):
-        raise UsageError(f"--on {on}: choose from {', '.join(board_names())}, or qemu: and a folder with board.yaml")
+        close = boards.close_names(name if emulator == "qemu" else on)
+        hint = f"did you mean qemu:{close[0]}?" if close else f"choose from {', '.join(board_names())}"
+        raise UsageError(f"--on {on}: {hint}; qemu: and a folder with board.yaml does, too")
     if not boards.find_board(name).qemu:
         raise UsageError(f"--on {on}: its board.yaml has no `qemu`, the machine that emulates it")
     return name
@@ -212,6 +219,32 @@ def _predicted(solved: Artifact, program: Program, request: RunRequest, steps: i
     if request.numerics != solved.profile.cpu.numerics:
         return None
     return steps * predicted_ns(solved.problem, program)
+
+
+def _modelled_cycles(solved: Artifact, board: str, run: measure.Run) -> dict[str, int] | None:
+    """Cycles of the training steps at the value and the ends of the band of the device's profile.
+
+    For cores whose manual has no table: each operator's instructions, times the cycles that the profile's model of the
+    pipeline gives to one of them. None where the profile has no such model of this board, or operands are streamed.
+    """
+    profile, step = solved.profile, solved.graph
+    model = None if profile is None else profile.compute.cycles
+    streams = any(op.is_streamed for op in solved.problem.operators)
+    if profile is None or step is None or model is None or model.counted != f"qemu-{board}" or streams:
+        return None
+    counted = {op.name: op.time_ns for op in _priced(solved.problem, step, load_profile(model.counted))}
+    cycles: dict[str, int] = {}
+    for end, priced in (("value", profile), *((end, at_end(profile, "compute", end)) for end in ENDS)):
+        times_ns = {op.name: op.time_ns for op in _priced(solved.problem, step, priced)}
+        operators = [c for c in run.counts if counted.get(c.name)]
+        total = sum(c.instructions * times_ns[c.name] / counted[c.name] for c in operators)
+        cycles[end] = round(total * profile.cpu.clock_hz.value / 1e9)
+    return cycles
+
+
+def _priced(problem: Problem, step: TrainingGraph, profile: DeviceProfile) -> Sequence[OperatorSpec]:
+    """The operators of a problem, in their kernels, at the prices of a profile."""
+    return priced_as(problem, build_problem(step, profile, budget_bytes=problem.budget_bytes)).operators
 
 
 def predicted_ns(problem: Problem, program: Program) -> int:

@@ -295,3 +295,27 @@ def test_stack_of_library_functions_is_what_they_push() -> None:
         "   4:\tf000 f800 \tbl\t10 <g>\n00000010 <g>:\n  10:\te92d 41f0 \tstmdb\tsp!, {r4-r8, lr}\n"
     )
     assert frames == {"f": 20 + 8 + 24, "g": 24}
+
+
+@pytest.mark.parametrize(("device", "board"), [("stm32f746", "mps2-an500"), ("cortex-m55", "mps3-an547")])
+def test_cycles_of_cores_without_a_table_have_a_band(device: str, board: str, solve: Solve, tmp_path: Path) -> None:
+    """They are those of the profile, but for the instructions, which are counted."""
+    solved = solve("mlp", 4, device, "100%").artifact
+    artifact.write(solved, tmp_path / "solved", {})
+    document = answer("run", tmp_path / "solved", "--on", f"qemu:{board}", "--steps", 2)
+    cycles, profile = document["cycles_modelled"], solved.profile
+    assert document["cycles"] is None and profile is not None
+    assert cycles["low"] < cycles["value"] < cycles["high"]
+    predicted = 2 * sum(op.time_ns for op in solved.problem.operators) * profile.cpu.clock_hz.value / 1e9
+    assert cycles["value"] == pytest.approx(predicted, rel=0.1)
+
+
+def test_cycles_of_cores_with_a_table_are_counted(directory: Path) -> None:
+    document = answer("run", directory, "--on", "qemu:mps2-an385", "--steps", 1)
+    assert document["cycles"] and document["cycles_modelled"] is None
+
+
+@pytest.mark.parametrize("on", ["qemu:an385", "an385", "qemu:mps2-an386x"])
+def test_a_board_that_is_nearly_named(directory: Path, on: str) -> None:
+    done = poetc("run", directory, "--on", on)
+    assert done.code == 2 and "did you mean qemu:mps2-an38" in done.err
