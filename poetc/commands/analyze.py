@@ -12,6 +12,7 @@ from poetc.commands.encodings import offers_of
 from poetc.commands.partial_training import savings_of_part
 from poetc.commands.requests import (
     ModelRequest,
+    Reader,
     SolveRequest,
     load_model,
     streams_of,
@@ -73,7 +74,8 @@ def analyze_parts(
     on_problem: Callable[[Problem], None] = lambda _: None,
 ) -> tuple[dict[str, Any], Analyzed]:
     """The answer, and the values that it was read from. `on_problem` is called before the searches."""
-    graph, step = training_graph(with_any_weights(request))
+    load = Reader()
+    graph, step = training_graph(with_any_weights(request), load)
     profile = load_profile(request.device)
     problem = build_problem(step, profile, budget_bytes=0)
     on_problem(problem)
@@ -120,7 +122,7 @@ def analyze_parts(
         "min_budget_bound_bytes": minimum.bound_bytes,
         "streamed_min_budget_bytes": None if streamed is None else streamed[1].result.ram_bytes,
         "streamed_min_budget_bound_bytes": None if streamed is None else streamed[1].result.bound_bytes,
-        "pruned": savings_of_part(request, step, problem),
+        "pruned": savings_of_part(request, step, problem, load),
         "notes": [*step.notes, *_of_one_core(profile)],
     }
     of_least = partial(at_least_ram, asked, profile, whole, search, offers)

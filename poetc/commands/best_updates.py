@@ -13,11 +13,10 @@ from poetc.commands.requests import (
     LEAST,
     LEAST_SHARE,
     ModelRequest,
+    Reader,
     SolveRequest,
     limits,
     paging_of,
-    prepared,
-    read_model,
     training_graph,
 )
 from poetc.devices import AUTO, DeviceProfile, build_problem, load_profile, names_banks
@@ -26,7 +25,7 @@ from poetc.devices.profile import MAIN
 from poetc.devices.units import parse_energy
 from poetc.errors import PoetcError, UsageError, shortened
 from poetc.events import Progress, silent
-from poetc.graph import Graph, Role, TrainingGraph
+from poetc.graph import Role, TrainingGraph
 from poetc.planning import BestUpdates, Goal, Solution, Step
 from poetc.planning.importance import Importance, read_importance
 from poetc.scheduling import Problem
@@ -34,18 +33,6 @@ from poetc.training import BEST, PRECISIONS, TRAINING, Channels, Updates
 
 _PERCENT = re.compile(r"([0-9.]+)\s*%")
 _REMEDY_S = 1.0  # of search for the RAM of one way out
-
-
-class Reader:
-    """`load_model` for the training steps of many sets of updates: it reads the file of the model once."""
-
-    def __init__(self) -> None:
-        self._read: dict[int | None, Graph] = {}  # by the rows of the batch
-
-    def __call__(self, request: ModelRequest) -> Graph:
-        if request.rows not in self._read:
-            self._read[request.rows] = read_model(request)
-        return prepared(self._read[request.rows], request.training)
 
 
 @dataclass(slots=True)

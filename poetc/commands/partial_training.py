@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,22 +10,24 @@ from poetc import boards, emit
 from poetc.commands.requests import ModelRequest, training_graph, with_any_weights
 from poetc.devices import build_problem, load_profile
 from poetc.devices.saved import saved_bytes
-from poetc.graph import TrainingGraph
+from poetc.graph import Graph, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.scheduling.problem import Problem
 
 
-def savings_of_part(request: ModelRequest, step: TrainingGraph, problem: Problem) -> dict[str, Any] | None:
+def savings_of_part(
+    request: ModelRequest, step: TrainingGraph, problem: Problem, load: Callable[[ModelRequest], Graph]
+) -> dict[str, Any] | None:
     """The bytes, work, operators and kernels that `step` saves; None where all is trained.
 
-    `code_bytes`: of the kernels that are not needed, None for devices that no firmware is built for.
+    `load` reads the model. `code_bytes`: of the kernels that are not needed, None for devices without firmware.
     """
     options = request.training
     if options.train == "all" and not options.lora:
         return None
     everything = replace(request, training=replace(options, train="all", lora=(), lr_for=(), weight_decay_for=()))
-    whole = training_graph(with_any_weights(everything))[1]
+    whole = training_graph(with_any_weights(everything), load)[1]
     profile = load_profile(request.device)
     full = build_problem(whole, profile, budget_bytes=0)
     before, after = _work(whole), _work(step)

@@ -32,14 +32,13 @@ def training_program(
     return lower(graph_of(solved), solved.problem, solved.schedule, solved.plan, starts=starts)
 
 
-def peak_bytes(step: TrainingGraph | None, solution: Solution, trace: Trace) -> int:
+def peak_bytes(program: Program | None, solution: Solution, trace: Trace) -> int:
     """The RAM up to the highest byte of the arena that a step uses, as `validate` measures it.
 
     Of a problem without a model: the most that is alive at once.
     """
-    if step is None:
+    if program is None:
         return trace.peak_bytes
-    program = lower(step, solution.problem, solution.schedule, solution.plan)
     used = sum(bank_high_water(program)) if program.banks else program.high_water_bytes
     return solution.problem.base_bytes + used
 
@@ -180,18 +179,18 @@ def memory_of(solved: Artifact) -> emit.Memory:
     return emit.Memory(budget_bytes, int(solved.profile.memory.stack_bytes.value))
 
 
-def predicted_sizes(solved: Artifact) -> dict[str, Any]:
+def predicted_sizes(solved: Artifact, training: Program | None = None) -> dict[str, Any]:
     """Flash and RAM that firmware for the solved device takes, before anything is compiled.
 
     Every value is None for devices that no firmware is built for. `firmware_ram_bytes`: stack, variables and arena, as
-    linked.
+    linked. `training`: the program of the step, if it is lowered already.
     """
     profile = solved.profile
     board = None if profile is None else boards.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
     if board is None or solved.graph is None or solved.problem.banks:
         return {"firmware_board": None, **dict.fromkeys(SIZE_KEYS)}
     size = emit.firmware_size(
-        training_program(solved),
+        training_program(solved) if training is None else training,
         board,
         values=values_of(solved),
         numerics=numerics_of(solved, board.target),

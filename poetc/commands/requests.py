@@ -211,6 +211,18 @@ def load_model(request: ModelRequest) -> Graph:
     return prepared(read_model(request), request.training)
 
 
+class Reader:
+    """`load_model` for training steps of one model that train other parameters: it reads the file once."""
+
+    def __init__(self) -> None:
+        self._read: dict[int | None, Graph] = {}  # by the rows of the batch
+
+    def __call__(self, request: ModelRequest) -> Graph:
+        if request.rows not in self._read:
+            self._read[request.rows] = read_model(request)
+        return prepared(self._read[request.rows], request.training)
+
+
 def read_model(request: ModelRequest) -> Graph:
     """The forward pass as the file has it, in floats."""
     options = request.training
@@ -287,7 +299,7 @@ def training_graph(
 
 
 def read_problem(
-    request: SolveRequest,
+    request: SolveRequest, load: Callable[[ModelRequest], Graph] = load_model
 ) -> tuple[Graph | None, TrainingGraph | None, DeviceProfile | None, Problem]:
     """The model, its training step and its device, None for a Problem; and the scheduling problem."""
     source = request.model.source
@@ -302,7 +314,7 @@ def read_problem(
             raise UsageError(f"--dma: {source} says itself how it pages: {problem.paging.value!r}")
         return None, None, None, problem
     profile = load_profile(request.model.device)
-    graph, step = training_graph(request.model)
+    graph, step = training_graph(request.model, load)
     return graph, step, profile, problem_of(request, step, profile)
 
 

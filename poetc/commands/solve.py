@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from poetc.commands.parts import steps_by_parts, with_frugal_parts
 from poetc.commands.requests import (
     LEAST,
     LEAST_SHARE,
+    ModelRequest,
+    Reader,
     SolveRequest,
     inference_model,
     limited,
@@ -58,6 +60,7 @@ from poetc.planning.search_log import END, SearchLog
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
+from poetc.program import lower
 from poetc.scheduling import Status, keep_all_peak_bytes
 from poetc.scheduling.problem import Problem
 
@@ -76,6 +79,7 @@ class _Answer:
     `request`: the one that was asked, with the updates that are trained. `plain`: the problem and the training step
     before encodings and streamed operands. `keep_all_bytes`: the RAM that a budget in per cent refers to.
     `once`: the problem whose cost of computing once is told, with streamed operands. `reports_s`: time for reports.
+    `load`: reads the model of the request, with other updates too.
     """
 
     request: SolveRequest
@@ -92,6 +96,7 @@ class _Answer:
     once: Problem | None = None
     stopped_by: str = TIME_LIMIT
     reports_s: float = 0.0
+    load: Callable[[ModelRequest], Graph] = load_model
 
 
 def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
@@ -133,26 +138,38 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     if not saved:
         notes += encodings.notes_of_none(answer.plain[1], answer.keep_all_bytes, solution.problem.budget_bytes)
     notes += transfer_notes(solution.problem, solution.schedule, profile)
+    solved = solution.problem, solution.schedule, solution.plan
+    program = None if step is None else lower(step, *solved)
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
         left_s = stop_at - answer.reports_s - time.monotonic()
         kept_s = min(answer.search_s, left_s / 2)  # for the smallest budget
         limit_s = max(LEAST_S, min(2 * inference.LIMIT_S, left_s - kept_s))  # of two searches
-        solved = solution.problem, solution.schedule, solution.plan
-        predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress)
+        predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress, program)
         notes += [predicted.note] if predicted.note else []
     smallest, note = smallest_budget_known(answer, stop_at, progress) if request.smallest else (None, "")
     notes += [note] if note else []
     keep_all_bytes = answer.keep_all_bytes
     summary = summary_of(
-        request, answer.asked, keep_all_bytes, solution, step, profile, smallest, started, notes, saved, answer.once
+        request,
+        answer.asked,
+        keep_all_bytes,
+        solution,
+        step,
+        profile,
+        smallest,
+        started,
+        notes,
+        saved,
+        answer.once,
+        program,
     )
     summary |= {} if request.smallest else {"min_budget_bytes": None}
     summary |= _streamed_smallest(answer, summary, stop_at) if smallest is not None else {}
     is_open = solution.proof.status is not Status.OPTIMAL and not solution.is_close(request.options.gap)
     summary["stopped_by"] = answer.stopped_by if is_open else None
     plain, plain_step = answer.plain
-    summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain)
+    summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain, answer.load)
     if request.events is not None:
         request.events.take(END, solution.cost, solution.proof.bound, solution.proof.bound, scope=END)
         summary["search"] = [asdict(row) for row in request.events.rows]
@@ -168,7 +185,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         inference_plan=predicted.plan,
         profile=profile,
     )
-    summary |= programs.predicted_sizes(artifact)
+    summary |= programs.predicted_sizes(artifact, program)
     if request.band:
         summary["band"], more = band_of(artifact, request, progress)
         summary["notes"] += more
@@ -211,9 +228,10 @@ def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: flo
 
 def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
     """The problem as it is, or with the number of micro-batches that was asked for."""
-    whole, step, profile, problem = read_problem(request)
+    load = Reader()
+    whole, step, profile, problem = read_problem(request, load)
     model = None if whole is None else inference_model(request.model, whole)
-    return _solve_read(request, (model, step, profile, problem), stop_at, progress)
+    return replace(_solve_read(request, (model, step, profile, problem), stop_at, progress), load=load)
 
 
 def _solve_read(
@@ -423,6 +441,7 @@ def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _A
         keep_all_bytes=keep_all_peak_bytes(asked),
         notes=tuple(choice.notes),
         stopped_by=TIME_LIMIT if is_late else WORK_LIMIT,
+        load=choice.load,
     )
 
 

@@ -21,6 +21,7 @@ from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.pieces import longest_piece
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.ways import CoreUsage
+from poetc.program import Program, lower
 from poetc.scheduling import MemoryPlan, Objective, Trace, stored_state, verify
 from poetc.scheduling.problem import Problem
 
@@ -37,16 +38,19 @@ def summary_of(
     notes: Sequence[str] = (),
     saved: Sequence[dict[str, Any]] = (),
     once: Problem | None = None,
+    program: Program | None = None,
 ) -> dict[str, Any]:
     """The answer of `solve --json`.
 
     `asked`: the problem with its choices open. `keep_all_bytes`: the RAM that a budget in per cent refers to.
 
     `started`: by `time.perf_counter`. `saved`: the encodings of saved tensors. `once`: the problem before operands were
-    streamed, for the cost of computing once.
+    streamed, for the cost of computing once. `program`: that of `step`, if it is lowered already.
     """
     problem, schedule, plan = solution.problem, solution.schedule, solution.plan
     trace, streamed = verify(problem, schedule), sum(op.is_streamed for op in problem.operators)
+    if program is None and step is not None:
+        program = lower(step, problem, schedule, plan)
     once = once if once is not None and streamed else problem
     proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
     stored_bytes = sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem))
@@ -69,7 +73,7 @@ def summary_of(
         "longest_piece_limit_ns": request.longest_ns,
         "deadline_ns": problem.deadline_ns,
         "budget_bytes": problem.budget_bytes,
-        "peak_bytes": programs.peak_bytes(step, solution, trace),
+        "peak_bytes": programs.peak_bytes(program, solution, trace),
         "live_bytes": trace.peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": needed_bytes,

@@ -144,11 +144,13 @@ def within_budget(
     plan: MemoryPlan,
     limit_s: float,
     progress: Progress,
+    training: Program | None = None,
 ) -> InferencePlan:
     """For the arena of the training step that was solved, if its pages leave room for predictions too.
 
     One schedule serves evaluation and prediction, which is the same without the loss. Where evaluation has none, or its
     outputs are others than the model's, the model itself is scheduled. All of it may take `limit_s`.
+    `training`: the program of the step, if it is lowered already.
     """
     evaluation = code_model(evaluation_of(inference, graph), graph)
     inference = code_model(inference, graph)
@@ -164,7 +166,7 @@ def within_budget(
         own_s = (end - time.monotonic()) / left
         offer = StreamedAlternatives(model, profile, alone, moves_state=False, tables=tables)
         inference_plan = _within_budget(
-            graph, alone, offer, problem, schedule, plan, own_s, time.monotonic() + own_s, progress
+            graph, alone, offer, problem, schedule, plan, own_s, time.monotonic() + own_s, progress, training
         )
         if inference_plan.schedule is not None or not inference_plan.note or time.monotonic() >= end:
             break
@@ -181,6 +183,7 @@ def _within_budget(
     limit_s: float,
     stop_at: float,
     progress: Progress,
+    training: Program | None = None,
 ) -> InferencePlan:
     own_bytes = _own_bytes(alone)
     above_bytes = problem.budget_bytes - problem.base_bytes - plan.state_bytes
@@ -190,7 +193,7 @@ def _within_budget(
     if kept.arena_bytes - own_bytes <= above_bytes:
         return InferencePlan()
     progress("scheduling the model itself")
-    training = lower(graph, problem, schedule, plan)
+    training = lower(graph, problem, schedule, plan) if training is None else training
     limited, inference_plan = _limited(alone, training, problem), None
     for choice in _choices(limited, offer, problem.budget_bytes - problem.base_bytes):
         placed = _scheduled(choice, training, stop_at)

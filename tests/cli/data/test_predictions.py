@@ -123,7 +123,7 @@ def test_both_searches_are_within_one_limit(tight: tuple[Path, Ended], monkeypat
     given: list[float] = []
 
     def nothing(*parts: object) -> inference.InferencePlan:
-        given.append(parts[-3])  # type: ignore[arg-type]
+        given.append(parts[6])  # type: ignore[arg-type]
         return inference.InferencePlan(note="nothing found")
 
     monkeypatch.setattr(inference, "_within_budget", nothing)
