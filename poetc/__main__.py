@@ -1,6 +1,7 @@
 """`poetc`, and `python -m poetc`."""
 
 import os
+import threading
 
 
 def main() -> None:
@@ -11,7 +12,13 @@ def main() -> None:
     except KeyboardInterrupt:  # while modules are loaded
         os.write(2, b"poetc: interrupted\n")
         os._exit(130)
-    command_line()
+    try:
+        command_line()
+    except SystemExit as end:
+        # A MIP that was left behind aborts the process where it asks for Python's lock while Python ends.
+        if any(thread.daemon for thread in threading.enumerate()) and isinstance(end.code, int):
+            os._exit(end.code)
+        raise
 
 
 if __name__ == "__main__":

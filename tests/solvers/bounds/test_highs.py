@@ -30,6 +30,15 @@ def knapsack() -> Mip:
     return mip
 
 
+def hard() -> Mip:
+    """HiGHS takes minutes for it."""
+    random, mip = Random(1), Mip()
+    items = [mip.column(-random.randint(500, 540)) for _ in range(90)]
+    for _ in range(20):
+        mip.row(items, [random.randint(100, 130) for _ in items], upper=4_000)
+    return mip
+
+
 def test_the_number_of_threads_may_change() -> None:
     """In one thread of ours, and beside another one that solves."""
 
@@ -45,10 +54,7 @@ def test_the_number_of_threads_may_change() -> None:
 @pytest.mark.parametrize("stop", [None, threading.Event()], ids=["alone", "that another thread may stop"])
 def test_ctrl_c_is_not_lost_in_a_callback(stop: threading.Event | None) -> None:
     """HiGHS swallows what a callback raises."""
-    random, mip = Random(1), Mip()
-    items = [mip.column(-random.randint(500, 540)) for _ in range(90)]
-    for _ in range(20):
-        mip.row(items, [random.randint(100, 130) for _ in items], upper=4_000)
+    mip = hard()
     before = signal.getsignal(signal.SIGINT)
     timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -102,6 +108,26 @@ def test_a_mip_that_does_not_come_back_is_left_behind(monkeypatch: pytest.Monkey
     over.set()
     assert (answer.values, answer.optimal, answer.infeasible) == (None, False, False)
     assert answer.bound == pytest.approx(lp, abs=1e-5)
+
+
+def test_a_mip_left_behind_leaves_the_exit_code_alone() -> None:
+    """The thread asks for Python's lock again while the process ends, for which C++ aborts it."""
+    script = (
+        "import sys; from poetc import __main__, cli; from poetc.solvers import highs;"
+        "from tests.solvers.bounds.test_highs import hard; quiet = highs.quiet_solver\n"
+        "def endless(*arguments):\n"
+        "    solver = quiet(*arguments)\n"
+        "    solver.setOptionValue('time_limit', 1e20)\n"
+        "    return solver\n"
+        "def main():\n"
+        "    print(hard().solve(time_limit_s=0.1).optimal, flush=True)\n"
+        "    sys.exit(3)\n"
+        "highs.GRACE_S, highs.quiet_solver, cli.main = 0.1, endless, main\n"
+        "__main__.main()"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "False\n", "")
 
 
 def test_an_error_of_highs_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
