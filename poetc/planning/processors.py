@@ -24,7 +24,7 @@ from poetc.planning.overlap import Overlap
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import PLAIN, WAYS
-from poetc.planning.solution import Solution, everything
+from poetc.planning.solution import Solution, cost_of_computing_once, everything
 from poetc.scheduling import (
     Action,
     Compute,
@@ -75,6 +75,8 @@ TRY_S = 0.0003  # of work, an operator
 PATIENCE = 3  # times that share of the time, on the clock
 LEAST_SHARE = 0.02  # of the time, for a placement
 ATTEMPTS = 5  # to pack
+ASIDE_SHARE = 0.05  # of the budget, at most, which is left for operators side by side
+ROOMY_BYTES = 2**50
 LIST_SHARES = (1.0, 0.995)  # of the budget: a list for less RAM may wait less
 SEARCH_SHARE = 0.25  # of the work limit, for exact search: half of it with every operator once; of the time, at least
 NODE_S = 0.0001  # of work, a node of it
@@ -278,6 +280,8 @@ class _Side:
         if apart is None:
             return None
         asked, placement = apart
+        if cost_of_computing_once(asked) >= planner.best.packed_cost(problem):
+            return None  # one processor computes: hiding every transfer would not be enough
         least = ([o.workspace_bytes, *(v.workspace_bytes for v in o.low_workspace)] for o in problem.operators)
         aside_bytes = max(map(min, least))
         planner.progress("transfers beside the work of another processor")
@@ -308,7 +312,16 @@ class _Side:
         asked = self.reduction.fix(self.problem, choice)
         if asked.deadline_ns is not None and asked.compute_once_ns > asked.deadline_ns:
             asked = replace(asked, deadline_ns=None)  # side by side they may be in time
+        aside_bytes = self._aside_bytes(asked, choice)
+        if aside_bytes <= ASIDE_SHARE * asked.budget_bytes:
+            asked = replace(asked, budget_bytes=asked.budget_bytes - aside_bytes)
         return part.knowing(None).solve(asked)
+
+    def _aside_bytes(self, plain: Problem, choice: Placement) -> int:
+        """By how much everything once takes more RAM side by side than in turn. As much is left for that."""
+        roomy = replace(self.problem, budget_bytes=ROOMY_BYTES, deadline_ns=None)
+        listed = side_by_side(roomy, complete(plain, keep_all_decisions(plain)), choice)
+        return 0 if listed is None else max(0, listed[1].peak_bytes - keep_all_peak_bytes(plain))
 
     def _cheapest(
         self,

@@ -572,3 +572,15 @@ def test_an_operand_is_overwritten_only_where_ram_is_short() -> None:
     assert roomy_ns == shortest_ns(problem) == 250
     plain = placed(problem, (0,) * len(problem.operators))
     assert listed_ns(problem, placement, keep_all_peak_bytes(plain)) > roomy_ns
+
+
+def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(0)
+    plain = training_problem(random, 12, scale=8)
+    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
+    once = placed(problem, (0,) * len(problem.operators))
+    problem = replace(problem, budget_bytes=keep_all_peak_bytes(once) * 9 // 10)
+    chain = Planner(options=SolveOptions(time_limit_s=20, work_limit_s=0.5), reductions=reductions("ram"))
+    with_room = chain.solve(problem).cost
+    monkeypatch.setattr("poetc.planning.processors.ASIDE_SHARE", -1.0)
+    assert with_room < chain.solve(problem).cost
