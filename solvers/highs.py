@@ -28,6 +28,7 @@ LONG_ROW = 2_000  # columns of a row, from which on it pays to do without presol
 # The right side of a row for RAM. With 1 the least tensors are below the tolerances of HiGHS, and its presolve may
 # strengthen a row of hundreds of them without end.
 ROOM = 1024.0
+STOP_S, LOOK_S = 5.0, 0.1  # the grace after an event that ends it, and how often one is looked for
 NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
 GRACE_S = 10.0  # HiGHS may take so much longer than its limit, which the machine's other work explains
 
@@ -176,7 +177,7 @@ class Mip:
                 _stop_after(solver, max_rounds, events)
             if not is_mip:
                 solver.run()
-            elif not _comes_back(solver.run, time_limit_s):
+            elif not _comes_back(solver.run, time_limit_s, events):
                 return Answer(proven, INFINITY, None, False, False, 0)
         status, info = solver.getModelStatus(), solver.getInfo()
         self.iterations += max(0, int(info.simplex_iteration_count))
@@ -377,8 +378,10 @@ def _interrupts() -> Iterator[threading.Event | None]:
         before(signal.SIGINT, None)
 
 
-def _comes_back(run: Callable[[], object], time_limit_s: float) -> bool:
-    """Whether `run` ends soon after its limit; raises its error. Otherwise its thread is left behind, and ends with us.
+def _comes_back(run: Callable[[], object], time_limit_s: float, events: Sequence[threading.Event] = ()) -> bool:
+    """Whether `run` ends soon after its limit, or after one of `events`, which are to end it; raises its error.
+
+    Otherwise its thread is left behind, and ends with us.
 
     The presolve of HiGHS has loops that look neither at the clock nor at callbacks (its issue 2226). One that
     strengthens rows took 14 minutes of a limit of four seconds.
@@ -394,8 +397,13 @@ def _comes_back(run: Callable[[], object], time_limit_s: float) -> bool:
             ended.set()
 
     threading.Thread(target=task, daemon=True).start()
-    if not ended.wait(min(max(0.0, time_limit_s) + GRACE_S, threading.TIMEOUT_MAX)):
-        return False
+    stop_at = time.monotonic() + max(0.0, time_limit_s) + GRACE_S
+    while not ended.wait(LOOK_S):
+        if any(event.is_set() for event in events):
+            stop_at = min(stop_at, time.monotonic() + STOP_S)
+            events = ()
+        if time.monotonic() >= stop_at:
+            return False
     if errors:
         raise errors[0]
     return True

@@ -415,7 +415,7 @@ def run_text(document: Mapping[str, Any]) -> str:
                 "cycles",
                 count("cycles") and count("cycles") + _error(document, "cycles") + ", without waits of the flash",
             ),
-            ("cycles, modelled", _modelled_cycles(document)),
+            ("cycles of operators", _modelled_cycles(document)),
             ("by processor", ", ".join(f"{n:,}" for n in document.get("queue_instructions") or ())),
             ("from begin to end", count("longest_instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
@@ -435,7 +435,7 @@ def run_text(document: Mapping[str, Any]) -> str:
 
 def _modelled_cycles(document: Mapping[str, Any]) -> str:
     cycles = document.get("cycles_modelled")
-    return "" if cycles is None else f"{cycles['value']:,}  (band: {cycles['low']:,} to {cycles['high']:,})"
+    return "" if cycles is None else f"{cycles['value']:,}, modelled  (band: {cycles['low']:,} to {cycles['high']:,})"
 
 
 _WRITTEN = ("npz", "safetensors", "adapter", "gguf_adapter", "onnx_adapter", "adapter_base")

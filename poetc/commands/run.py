@@ -222,7 +222,7 @@ def _predicted(solved: Artifact, program: Program, request: RunRequest, steps: i
 
 
 def _modelled_cycles(solved: Artifact, board: str, run: measure.Run) -> dict[str, int] | None:
-    """Cycles of the training steps at the value and the ends of the band of the device's profile.
+    """Cycles of all operators of the training steps, at the value of the device's profile and the ends of its band.
 
     For cores whose manual has no table: each operator's instructions, times the cycles that the profile's model of the
     pipeline gives to one of them. None where the profile has no such model of this board, or operands are streamed.

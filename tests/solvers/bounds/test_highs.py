@@ -130,6 +130,20 @@ def test_a_mip_left_behind_leaves_the_exit_code_alone() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "False\n", "")
 
 
+def test_a_mip_that_does_not_look_up_is_left_soon_after_it_should_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "STOP_S", 0.05)
+    over, stop = threading.Event(), threading.Event()
+
+    def hangs(solver: highspy.Highs) -> None:
+        stop.set()
+        over.wait(60)
+
+    monkeypatch.setattr(highspy.Highs, "run", hangs)
+    answer = knapsack().solve(time_limit_s=1000, stop=stop)
+    over.set()
+    assert (answer.values, answer.optimal) == (None, False)
+
+
 def test_an_error_of_highs_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(solver: highspy.Highs) -> None:
         raise MemoryError
