@@ -125,6 +125,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
             ("proven bound", f"{_bound(summary)}  (gap {format_gap(summary['gap'])} of the total)"),
             ("gap on overhead", gap_on_overhead(summary)),
+            ("proven for", summary["schedule_class"] or ""),
             ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("longest piece", piece(summary)),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from poetc.devices import DeviceProfile, format_ns, life_steps
 from poetc.devices.guesses import guessed_numbers
 from poetc.scheduling import Trace, verify
 from poetc.scheduling.problem import Paging, Problem
-from poetc.scheduling.schedule import PageIn, PageOut, Schedule
+from poetc.scheduling.schedule import Compute, PageIn, PageOut, Schedule
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 WORTH_A_THREAD = 0.05  # of the time of a step: where less can overlap, that is no reason for a thread
@@ -53,15 +54,31 @@ def wear_of(problem: Problem, schedule: Schedule, profile: DeviceProfile | None,
 
     None where nothing is written, or the profile does not say how many writes the store endures.
     """
-    pages = Counter(action.tensor for action in schedule.actions if isinstance(action, PageOut))
     store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
-    steps = None
-    if store is not None and pages:
-        steps = life_steps(store, [(problem.tensors[t].footprint_bytes, times) for t, times in pages.items()])
+    steps = None if store is None else life_steps(store, _written(problem, schedule))
     return {
         "store_life_steps": steps,
         "store_life_years": None if steps is None else steps * time_ns / YEAR_NS,
     }
+
+
+def _written(problem: Problem, schedule: Schedule) -> Iterator[tuple[int, int]]:
+    """Bytes on the store, and how often a step writes them: pages, and streamed blocks, some of them twice."""
+    times, twice = Counter[int](), Counter[tuple[int, int]]()
+    for action in schedule.actions:
+        if isinstance(action, PageOut):
+            times[action.tensor] += 1
+        elif isinstance(action, Compute):
+            operator = problem.operators[action.operator]
+            times.update(operator.writes_store)
+            if operator.rewritten_bytes:
+                twice[operator.writes_store[0], operator.rewritten_bytes] += 1
+    again_bytes = Counter[int]()
+    for (t, size_bytes), count in twice.items():
+        again_bytes[t] += size_bytes
+        yield size_bytes, times[t] + count
+    for t, count in times.items():
+        yield problem.tensors[t].footprint_bytes - again_bytes[t], count
 
 
 def transfer_notes(problem: Problem, schedule: Schedule, profile: DeviceProfile | None) -> list[str]:

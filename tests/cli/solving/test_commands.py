@@ -168,6 +168,14 @@ def test_solve_answers_with_every_key(solved: Solved) -> None:
     assert all(line.startswith("poetc: note: ") for line in ended.err.splitlines())
 
 
+def test_streamed_outputs_wear_the_store_too(poetc: Run, digits: Path, tmp_path: Path) -> None:
+    """No page is written, and yet the card is."""
+    limits = ("--batch", "2", "--device", "stm32f746", "--budget", "24kB", "--time-limit", "2")
+    streamed = poetc("solve", digits, *limits, "-o", tmp_path / "streamed", "--json").json
+    assert streamed["store_written_bytes"] > 0
+    assert streamed["store_life_steps"] == 1000 * 4_000_000_000 // streamed["store_written_bytes"]
+
+
 @pytest.mark.long
 def test_what_is_written_to_the_store_is_said_and_limited(poetc: Run, digits: Path, tmp_path: Path) -> None:
     """A card on the board, and a budget at which paging pays."""
