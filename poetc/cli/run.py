@@ -76,7 +76,7 @@ def run(directory: Path, console: Console, **options: Any) -> None:
     not the predicted one. It is 1 as well when the board traps an access past the budget, or the program stops with an
     error.
     """
-    from poetc.cli import _text
+    from poetc.cli._run_text import run_text
     from poetc.commands import run as running
 
     request = running.RunRequest(directory=directory, **options)
@@ -89,5 +89,5 @@ def run(directory: Path, console: Console, **options: Any) -> None:
         document = running.run(request, progress, on_step, console.note)
     if request.keep is not None:
         console.copies(document["copies"], request.keep)
-    console.answer(document, _text.run_text(document))
+    console.answer(document, run_text(document))
     running.require(document)

@@ -95,9 +95,9 @@ def test_time_that_is_gone_before_the_search_is_named(monkeypatch: pytest.Monkey
     """The limit counts it, and half of the limit is left to the search whatever happens before."""
     gone = [0.0]
 
-    def read(asked: SolveRequest) -> tuple[Any, ...]:
+    def read(asked: SolveRequest, *rest: Any) -> tuple[Any, ...]:
         gone[0] = 3.5
-        return read_problem(asked)
+        return read_problem(asked, *rest)
 
     assert not any("into reading the model" in note for note in solve(request()).summary["notes"])
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + gone[0], perf_counter=time.perf_counter)
