@@ -244,8 +244,8 @@ class CoreUsage(Reduction[int]):
         if apart is None or beside is None or beside.objective.cost(1, 0) == 0:
             return False
         state_bytes = sum(t.size_bytes for t in beside.tensors if t.initial and t.pageable)
-        if state_bytes <= beside.budget_bytes - beside.base_bytes:
-            return False
+        if state_bytes <= max(p.budget_bytes - p.base_bytes for p in asked.values()):
+            return False  # one stack takes less: with operators in turn all state may stay in RAM
         needed_bytes = solvers.lower_bound_bytes(everything_on_store(fastest(asked[ALONE])))
         if KERNEL.tight * needed_bytes > beside.budget_bytes and not streams:
             return False

@@ -204,6 +204,10 @@ def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_agai
     assert not CoreUsage([full])._is_better_apart(full, set())
     roomy = {way: replace(p, budget_bytes=4000) for way, p in ways.items()}
     assert not CoreUsage([roomy])._is_better_apart(roomy, set())
+    enough = sum(t.size_bytes for t in problem.tensors if t.initial and t.pageable)
+    stacks = {way: replace(p, budget_bytes=enough) for way, p in ways.items()}
+    stacks[SIDE_BY_SIDE] = replace(stacks[SIDE_BY_SIDE], base_bytes=8)
+    assert not CoreUsage([stacks])._is_better_apart(stacks, set())  # one stack leaves room for all state
     asked = planner(ways, time_limit_s=10.0)
     found = asked.solve(ways[ALONE])
     assert CoreUsage.option(found) == SIDE_BY_SIDE
