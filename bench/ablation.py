@@ -1,4 +1,4 @@
-"""What each stage of poetc's engine gives: twenty problems, solved again without each stage in equal processor time.
+"""The worth of each stage of poetc's engine: twenty problems, solved again without each stage in equal processor time.
 
 A stage is left out by another function in place of the one that it is entered by, in the process of the solve alone.
 The first solve of a problem has all stages and counts their calls, the last shows the noise; a stage that was not
@@ -163,7 +163,7 @@ def problem_of(case: Case, models: Path) -> Any:
 
 
 def budget_bytes(problem: Any, budget: str) -> int:
-    """In per cent of what keep-all needs, or in times the smallest that is found with all state on the store."""
+    """In per cent of the keep-all peak, or in times the smallest that is found with all state on the store."""
     from poetc.planning.state import everything_on_store
     from poetc.scheduling import keep_all_peak_bytes
     from poetc.solvers import min_budget

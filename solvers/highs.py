@@ -383,7 +383,7 @@ def _comes_back(run: Callable[[], object], time_limit_s: float, events: Sequence
 
     Otherwise its thread is left behind, and ends with us.
 
-    The presolve of HiGHS has loops that look neither at the clock nor at callbacks (its issue 2226). One that
+    The presolve of HiGHS has loops that look neither at the clock nor at callbacks. One that
     strengthens rows took 14 minutes of a limit of four seconds.
     """
     ended, errors = threading.Event(), list[BaseException]()
