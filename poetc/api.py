@@ -255,15 +255,19 @@ class Model(_Solvable):
         *,
         device: str | Path = "host",
         data: str | None = None,
+        texts: Mapping[str, Any] | None = None,
         epochs: int | None = None,
         battery: str | None = None,
         progress: Progress = silent,
     ) -> Mapping[str, Any]:
         """The costs of a training, as `poetc analyze` shows it: three budgets, ways to save, the largest batch.
 
-        `data` and `epochs` give an epoch and the run; `battery`: "2000mAh@3.7V". Raises UsageError.
+        `data` and `epochs` give an epoch and the run; `battery`: "2000mAh@3.7V". `texts`: options of texts, such as
+        {"tokenizer": "tokenizer.json"}. Raises UsageError.
         """
-        request = EstimateRequest(model=self._model(device), data=data, epochs=epochs, battery=battery)
+        request = EstimateRequest(
+            model=self._model(device), data=data, texts=texts or {}, epochs=epochs, battery=battery
+        )
         request = with_facts_of_data(request, progress)
         known = analyze_parts(request.model, SEARCH_S, progress)[1]
         return estimate(request, known, steps_of(request, known.step), progress)

@@ -13,6 +13,7 @@ from poetc.cli._choices import Value
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.commands.options import OF_KINDS
 from poetc.declare import Whole
 from poetc.errors import UsageError
 
@@ -49,6 +50,7 @@ EVERY = "all"  # as a device
     "recomputing or paging.",
 )
 @click.option("--data", metavar="DATA", help="Training data, as poetc train takes it: they say the steps of an epoch.")
+@_options.declared(*OF_KINDS)
 @click.option(
     "--epochs",
     type=Value(Whole(1)),
@@ -95,6 +97,9 @@ def analyze(
     from poetc.commands import estimate as estimating
     from poetc.commands.requests import ModelRequest
 
+    texts = {option.name: options.pop(option.name) for option in OF_KINDS}
+    if data is None and (typed := [o.flag for o in OF_KINDS if texts[o.name] != o.default]):
+        raise UsageError(f"{typed[0]} does nothing without --data")
     request = ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options))
     if largest_batch:
         from poetc.commands import largest_batch as search
@@ -107,7 +112,7 @@ def analyze(
     for option, value in (("--budget", budget), ("--deadline-per-sample", deadline_per_sample)):
         if value is not None:
             raise UsageError(f"{option} does nothing without --largest-batch")
-    asked_for = estimating.EstimateRequest(model=request, data=data, epochs=epochs, battery=battery)
+    asked_for = estimating.EstimateRequest(model=request, data=data, texts=texts, epochs=epochs, battery=battery)
     if device == EVERY:
         if parameters or facts:
             raise UsageError("--device all shows boards alone: leave --parameters and --facts out, or name one device")

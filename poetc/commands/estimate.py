@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poetc.artifact import Artifact
@@ -38,7 +38,7 @@ from poetc.commands.saving import (
     with_known,
 )
 from poetc.commands.small_ram import Step, least_streamed, step_for_budget
-from poetc.datasets import BatchFunction, open_source, slots_of
+from poetc.datasets import BatchFunction, Settings, open_source, slots_of
 from poetc.devices import DeviceProfile, build_problem, list_profiles, load_profile
 from poetc.devices.modelled import End, at_end
 from poetc.devices.units import parse_battery
@@ -64,10 +64,14 @@ LEAST_BATCHES = 4  # that are tried all the same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateRequest:
-    """`data`: as `poetc train` takes it, for the steps of an epoch. `battery`: 2000mAh@3.7V, 7.4Wh or an energy."""
+    """`data`: as `poetc train` takes it, for the steps of an epoch. `battery`: 2000mAh@3.7V, 7.4Wh or an energy.
+
+    `texts`: the options of texts, by name.
+    """
 
     model: ModelRequest
     data: str | None = None
+    texts: Mapping[str, Any] = field(default_factory=dict)
     epochs: int | None = None
     battery: str | None = None
 
@@ -301,7 +305,8 @@ def steps_of(request: EstimateRequest, step: TrainingGraph) -> int | None:
     if request.data is None:
         return None
     slots = slots_of(step)
-    source = open_source(request.data, slots, silent)
+    settings = Settings(values=request.texts, model=request.model.source)
+    source = open_source(request.data, slots, silent, settings=settings)
     if isinstance(source, BatchFunction):
         raise UsageError(f"--data {request.data}: a function does not say how many samples it has; give a file")
     rows = slots[0].shape[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -46,6 +47,20 @@ def measured(model: Path, folder: Path, pairs: Sequence[tuple[str, str]] = PAIRS
         logs = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
         losses += [-logs[t - 1, ids[t]] for t in range(len(prompt), len(ids))]
     return float(np.mean(losses))
+
+
+def test_texts_say_the_steps_of_an_epoch(tmp_path: Path, poetc: Run, model: Path) -> None:
+    """The tokenizer lies beside the model, or is named; 8 pairs are 8 samples with prompts masked."""
+    data = write_pairs(tmp_path / "pairs.jsonl")
+    shapes = ("--batch", 2, "--dim", f"sequence_length={LENGTH}", "--device", "rpi4")
+    (tmp_path / "elsewhere").mkdir()
+    other = Path(shutil.copy(model, tmp_path / "elsewhere"))
+    for file, more in ((model, ()), (other, ("--tokenizer", tmp_path / "tokenizer.json"))):
+        ended = poetc("analyze", file, *shapes, "--data", data, "--mask-prompt", "--epochs", 3, *more, "--json")
+        assert ended.code == 0, ended.err
+        assert ended.json["estimate"]["steps_per_epoch"] == 4
+    ended = poetc("analyze", model, *shapes, "--mask-prompt")
+    assert ended.code == 2 and "--mask-prompt does nothing without --data" in ended.err
 
 
 def test_a_decoder_learns_completions(tmp_path: Path, poetc: Run, model: Path) -> None:
