@@ -313,7 +313,7 @@ def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, b
 def initial_state(program: Program, values: Mapping[str, Value]) -> bytes:
     """The trained.bin of `program` before its first step."""
     arena = np.frombuffer(state_image(program, values), np.uint8)
-    pages = initial_pages(program, values)
+    pages = dict(initial_pages(program, values))
     return pack_state(program, 0, arena, lambda page: pages[page])
 
 

@@ -283,7 +283,7 @@ class HostModel:
         )
         if state and is_large:
             self._set_state(state)
-        for page, data in initial_pages(self.program, self._values).items():
+        for page, data in initial_pages(self.program, self._values):
             self._check("poetc_load_page", self._dll.poetc_load_page(ctypes.byref(self._runtime), page, data))
 
     def _set_state(self, image: int) -> None:

@@ -24,20 +24,20 @@ def _bytes(name: str, value: Value, type: TensorType) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _joined(parts: Iterable[tuple[int, Array]], size_bytes: int) -> bytes:
-    """Bytes at their offsets, which do not overlap, and zeros between them: in one piece, made once."""
-    pieces: list[bytes | memoryview] = []
-    end = 0
-    for offset, data in sorted(parts, key=lambda part: part[0]):
-        if data.size:
-            pieces += [bytes(offset - end), data.data]
-            end = offset + data.size
-    return b"".join([*pieces, bytes(size_bytes - end)])
+def _at_offsets(parts: Iterable[tuple[int, memoryview | bytes]], size_bytes: int = 0) -> bytes:
+    """Bytes at their offsets, with zeros between them and up to `size_bytes`: parts may be made one after the other."""
+    image = io.BytesIO()
+    for offset, data in parts:
+        image.seek(offset)  # bytes that are skipped become zeros
+        image.write(data)
+    image.write(bytes(max(0, size_bytes - image.seek(0, io.SEEK_END))))
+    return image.getvalue()
 
 
 def _image(bindings: tuple[Binding, ...], size_bytes: int, values: Mapping[str, Value]) -> bytes:
-    parts = ((b.operand.offset_bytes, _bytes(b.name, values[b.name], b.operand.type)) for b in bindings)
-    return _joined(parts, size_bytes)
+    return _at_offsets(
+        ((b.operand.offset_bytes, _bytes(b.name, values[b.name], b.operand.type).data) for b in bindings), size_bytes
+    )
 
 
 def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
@@ -99,16 +99,16 @@ def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:
     return _image(program.constants, program.flash_bytes, values)
 
 
-def initial_pages(program: Program, values: Mapping[str, Value]) -> dict[int, bytes]:
-    """Data of the pages that must be on the store before the first run, by page."""
-    pages: dict[int, bytes] = {}
+def initial_pages(program: Program, values: Mapping[str, Value]) -> Iterator[tuple[int, bytes]]:
+    """Data of the pages that must be on the store before the first run, with their numbers: one after the other."""
+    data = b""
     for i, page in enumerate(program.pages):
-        if page.is_sums:
-            sums = sums_of(pages[i - 1])
-            pages[i] = sums + b"\xff" * (page.size_bytes - len(sums))  # any row may differ in the other slot
+        if page.is_sums:  # of the page before
+            sums = sums_of(data)
+            yield i, sums + b"\xff" * (page.size_bytes - len(sums))  # any row may differ in the other slot
         elif page.image and page.type:
-            pages[i] = _bytes(page.tensor, values[page.tensor], page.type).tobytes()
-    return pages
+            data = _bytes(page.tensor, values[page.tensor], page.type).tobytes()
+            yield i, data
 
 
 def sums_of(data: bytes) -> bytes:
@@ -119,7 +119,7 @@ def sums_of(data: bytes) -> bytes:
 
 def packed_pages(program: Program, values: Mapping[str, Value]) -> bytes:
     """The data of all initial pages, each filled up to the alignment: `initial_pages` of the emitted model."""
-    return b"".join(data + bytes(align(len(data)) - len(data)) for data in initial_pages(program, values).values())
+    return b"".join(data + bytes(align(len(data)) - len(data)) for _, data in initial_pages(program, values))
 
 
 def page_blocks(index: int, stamp: int, data: bytes, block_bytes: int) -> bytes:
@@ -132,10 +132,6 @@ def page_blocks(index: int, stamp: int, data: bytes, block_bytes: int) -> bytes:
 
 def store_image(program: Program, values: Mapping[str, Value]) -> bytes:
     """The store from block 0, as far as initial pages need it: to be copied to the card before the first run."""
-    image = bytearray()
-    for index, data in initial_pages(program, values).items():
-        start = program.pages[index].first_block * program.block_bytes
-        blocks = page_blocks(index, 0, data, program.block_bytes)
-        image.extend(bytes(max(0, start + len(blocks) - len(image))))
-        image[start : start + len(blocks)] = blocks
-    return bytes(image)
+    size = program.block_bytes
+    pages = initial_pages(program, values)
+    return _at_offsets((program.pages[i].first_block * size, page_blocks(i, 0, data, size)) for i, data in pages)

@@ -81,7 +81,7 @@ class Interpreter:
         self._probes_at: dict[int, list[tuple[str, Operand]]] = {}
         for parameter, (index, operand) in sorted(program.probes.items()):
             self._probes_at.setdefault(index, []).append((parameter, operand))
-        for page, data in initial_pages(program, values).items():
+        for page, data in initial_pages(program, values):
             self._pages[page, 0] = 0, zlib.crc32(data), data
 
     def run(self, inputs: Mapping[str, Array]) -> float:

@@ -94,7 +94,7 @@ def seeds(target: str) -> Iterator[tuple[str, bytes]]:
                 yield f"image_{mends}", bytes([mends]) + image
         case "state":
             arena = np.frombuffer(state_image(training, values), np.uint8)
-            state = pack_state(training, 1, arena, initial_pages(training, values).__getitem__)
+            state = pack_state(training, 1, arena, dict(initial_pages(training, values)).__getitem__)
             for mends in range(2):
                 yield f"trained_{mends}", bytes([mends]) + state
         case "records":

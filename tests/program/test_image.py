@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from poetc.program import Page, packed_state, regions, state_image
+from poetc.program import Page, initial_pages, packed_state, regions, state_image, store_image
 from tests.program.models import mlp, state_paged_decisions, training_case
 
 
@@ -41,3 +42,20 @@ def test_pages_of_the_state_are_found_without_comparing_them(monkeypatch: pytest
     compared, equal = [], Page.__eq__
     monkeypatch.setattr(Page, "__eq__", lambda a, b: compared.append(a) or equal(a, b))
     assert sorted(r.page for r in regions(program) if r.page is not None) == [0, 1, 2] and not compared
+
+
+def test_an_image_of_the_store_holds_one_page_beside_it() -> None:
+    """A language model's pages are most of its bytes."""
+    names = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
+    case = training_case(mlp(hidden=40_000), on_store=names)
+    program, values = case.program(state_paged_decisions(case, list(names))), case.graph.values
+    store_image(program, values)  # modules that are imported once
+    tracemalloc.start()
+    image = store_image(program, values)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    page = max(len(data) for _, data in initial_pages(program, values))
+    assert len(image) >= 4 * page and peak < len(image) + 3 * page
+    for number, data in initial_pages(program, values):
+        start = program.pages[number].first_block * program.block_bytes
+        assert image[start : start + len(data)] == data
