@@ -86,9 +86,24 @@ NAMES = (
 )
 
 
-def check_out(out: Path, *, force: bool = False) -> None:
-    """Raise UsageError, before anything is solved, if `write` could not write the directory `out`."""
+def check_out(out: Path, *, force: bool = False, model: Path | None = None) -> None:
+    """Raise UsageError, before anything is solved, if `write` could not write the directory `out`.
+
+    So it does where `out` holds the schedule of another model than `model`, unless `force` is given. A file stays the
+    same model where it moved, or where its content changed.
+    """
     check_replaceable(out, KIND, force=force, names=NAMES)
+    if model is None or force or not exists(out / KIND.manifest):
+        return
+    summary = json.loads(read_file(out / KIND.manifest))
+    held, source = Path(summary.get("model", model)), summary.get("source") or {}
+    path = source.get("path")
+    is_same = held.name == model.name if path is None else Path(path).resolve() == model.resolve()
+    if not is_same and not (model.is_file() and digest(model) == source.get("sha256")):
+        raise UsageError(
+            f"{out}: holds the schedule of {held}, not of {model}; choose another directory with {KIND.option}, or"
+            " replace it with --force"
+        )
 
 
 def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from poetc.datasets import looks_raw, parse_selection
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 from poetc.events import silent
 from poetc.files import exists, read_arrays
 from poetc.graph import Array, DType
@@ -114,8 +114,8 @@ def _columns(
     for count in set(samples.values()):
         batch = max(b.operand.type.shape[0] for b in all_inputs(program) if b.operand.type.shape)
         if steps and count > steps * batch:
-            rest = count - steps * batch
-            note(f"{data}: {count} samples make {steps} batches of {batch}; the last {rest} are not used")
+            rest, batches = count - steps * batch, format_count(steps, "batch", "batches")
+            note(f"{data}: {format_count(count, 'sample')} make {batches} of {batch}; unused at the end: {rest}")
     return columns
 
 

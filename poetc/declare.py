@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from poetc.errors import UsageError, shortened
+from poetc.errors import UsageError, nearest, shortened
 
 LARGEST = 2**31 - 1  # the largest number that counters of the emitted C hold
 LARGEST_SEED = 2**63 - 1
@@ -95,7 +95,9 @@ class Choice:
 
     def accept(self, value: Any) -> str:
         if str(value) not in self.names:
-            raise ValueError(f"{shortened(value)!r}: choose from {', '.join(self.names)}{self.hint(str(value))}")
+            hint = self.hint(str(value))
+            near = nearest(str(value), self.names) if not hint else f"choose from {', '.join(self.names)}{hint}"
+            raise ValueError(f"{shortened(value)!r}: {near}")
         return str(value)
 
 
@@ -233,7 +235,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
-            raise UsageError(f"{self.word} {shortened(name)!r}: choose from {', '.join(self._entries)}")
+            raise UsageError(f"{self.word} {shortened(name)!r}: {nearest(name, self._entries)}")
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class PoetcError(Exception):
@@ -49,6 +49,18 @@ class LimitError(PoetcError):
     exit_code = 5
 
 
+def nearest(name: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6) -> str:
+    """`did you mean 'adam'?` where `name` is nearly one of `known`; else `otherwise`, or all that are known."""
+    import difflib  # for errors alone
+
+    names = list(known)
+    lower = [each.lower() for each in names]
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
+    return (
+        f"did you mean {names[lower.index(close[0])]!r}?" if close else otherwise or f"choose from {', '.join(names)}"
+    )
+
+
 def printable(text: str) -> str:
     """Names come from files: line breaks and other control characters are shown as escapes (`\\n`, `\\x1b`)."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
@@ -61,3 +73,8 @@ def shortened(value: object, most: int = 24) -> str:
     except ValueError:  # Python writes no integer of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= most else f"{text[: most // 2]}... ({len(text):,} characters)"
+
+
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """`1 tensor`, `1,200 tensors`; `plural` where it is not `noun` with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from poetc.entry_points import entry_points, load
-from poetc.errors import UnsupportedProblemError, UsageError
+from poetc.errors import UnsupportedProblemError, UsageError, nearest
 from poetc.scheduling import Problem, Schedule, SolveOptions, verify
 from poetc.solvers.grouping import LEVELS, Grouped, Groups, layers
 from poetc.solvers.interface import ENGINE_NAME, Progress, SolverInfo
@@ -68,7 +68,7 @@ def info(solver: str) -> SolverInfo:
 def _known(solver: str) -> ModuleType:
     module = _module(solver)
     if module is None:
-        raise UsageError(f"unknown solver {solver!r}; there are {', '.join(_modules())}")
+        raise UsageError(f"unknown solver {solver!r}: {nearest(solver, _modules())}")
     return module
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from poetc.boards._boards import Board, Target
 from poetc.boards._cores import Core
 from poetc.boards._files import BOARDS, TARGETS, read_board
-from poetc.errors import UsageError
+from poetc.errors import UsageError, nearest
 
 # How a multiply-add rounds. "separate": the product, then the sum. "fused": once.
 # "fast" rounds once in Helium's vectors, which take subnormal numbers for zero.
@@ -24,8 +24,7 @@ def find_board(name: str) -> Board:
         return BOARDS[name]
     if os.sep in name or Path(name).is_dir():
         return read_board(Path(name))
-    close = close_names(name)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(sorted(BOARDS))}"
+    hint = nearest(next(iter(close_names(name)), name), sorted(BOARDS))
     raise UsageError(f"unknown board {name!r}: {hint}; the folder of a board of your own does, too")
 
 
@@ -59,7 +58,7 @@ def resolve(
     Raises UsageError for an unknown name, a board that has another core, or numerics that the target has not.
     """
     if target not in TARGETS:
-        raise UsageError(f"unknown target {target!r}: choose from {', '.join(TARGETS)}")
+        raise UsageError(f"unknown target {target!r}: {nearest(target, TARGETS)}")
     chosen, exact = TARGETS[target], numerics != "fast"
     known = numerics_of_target(chosen, built_for(chosen, board, device))
     if numerics not in known:

@@ -43,15 +43,17 @@ def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
             click.echo(json.dumps(finite(document), allow_nan=False))
         except OSError as full:
             code, message = describe(full)
-    elif isinstance(error, PoetcError) and "--quiet" not in arguments and error.details.get("ways"):
-        click.echo(f"{_ways(error.details)}\n", err=True)
+    elif isinstance(error, PoetcError) and "--quiet" not in arguments and (ways := _ways(error.details)):
+        click.echo(f"{ways}\n", err=True)
     label = "interrupted" if code == INTERRUPTED else f"error: {message}"
     click.echo(f"poetc: {label}", err=True)
     return code
 
 
 def _ways(details: Mapping[str, Any]) -> str:
-    """The table of options that change a training which does not fit."""
+    """The table of options that change a training which does not fit; "" without any."""
+    if not details.get("ways"):
+        return ""
     from poetc.cli._text import enough, size, table
 
     budget, rows = details["budget_bytes"], [("as it is", "no", enough(details["min_budget_bytes"]), "")]
@@ -60,7 +62,7 @@ def _ways(details: Mapping[str, Any]) -> str:
         if way["refused"] is None and least is not None:
             fits = "yes" if least <= budget else "no"
             rows.append((way["options"], fits, enough(least), size(way["keep_all_peak_bytes"])))
-    return table(("option", f"fits in {size(budget)}", "least RAM", "keep-all RAM"), rows)
+    return table(("option", f"fits in {size(budget)}", "least RAM", "keep-all RAM"), rows) if len(rows) > 1 else ""
 
 
 def describe(error: BaseException) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from poetc.cli._text import duration, energy, enough, fields, percent, size, table
-from poetc.devices.units import format_count
+from poetc.errors import format_count
 
 Row = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def _ways(answer: Row) -> str:
 def boards_text(answer: Row) -> str:
     """Boards that the training fits first, by the energy of a step."""
     steps, epochs = answer["steps_per_epoch"], answer["epochs"]
-    run = () if steps is None else ("epoch" if epochs is None else f"{epochs} epochs", "energy")
+    run = () if steps is None else ("epoch" if epochs is None else format_count(epochs, "epoch"), "energy")
     charge = () if answer["battery_pj"] is None else ("steps of a battery",)
     header = ("device", "fits", "RAM", "least", "keep-all", "step", "energy", *run, *charge)
     rows = []

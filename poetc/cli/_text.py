@@ -8,8 +8,7 @@ from typing import Any
 
 from poetc.cli._wrapping import LEAST_COLUMNS, columns_of, hanging
 from poetc.devices import format_bytes, format_enough, format_gap, format_ns, format_pj
-from poetc.devices.units import format_count
-from poetc.errors import printable
+from poetc.errors import format_count, printable
 
 COLUMNS = 80  # of a terminal
 ILL_CONDITIONED = 1e-2  # such a change of gradients by last bits leaves little to compare
@@ -381,7 +380,7 @@ def _savings_of_part(less: Mapping[str, Any] | None) -> str:
         f"{signed(less['keep_all_peak_bytes'])} at the keep-all peak, {signed(less['saved_bytes'])} saved for backward,"
         f" {-less['macs']:+,} multiply-accumulates"
     )
-    return f"{saved}, {len(less['kernels'])} kernels not needed"
+    return f"{saved}, {format_count(len(less['kernels']), 'kernel')} not needed"
 
 
 _WRITTEN = ("npz", "safetensors", "adapter", "gguf_adapter", "onnx_adapter", "adapter_base")
@@ -389,11 +388,12 @@ _WRITTEN = ("npz", "safetensors", "adapter", "gguf_adapter", "onnx_adapter", "ad
 
 def gguf_text(document: Mapping[str, Any]) -> str:
     """The result of an import of a GGUF file."""
+    layers = format_count(document["layers"], "layer")
     return fields(
         (
             ("written to", document["out"]),
             ("tokenizer", document["tokenizer"] or "none"),
-            ("model", f"{document['architecture']}, {document['layers']} layers of width {document['width']:,}"),
+            ("model", f"{document['architecture']}, {layers} of width {document['width']:,}"),
             ("tokens", f"{document['vocabulary']:,}"),
             ("tensors", ", ".join(f"{count} of {form}" for form, count in document["forms"].items())),
         )

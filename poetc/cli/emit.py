@@ -10,6 +10,7 @@ import click
 from poetc.cli import _options
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.errors import nearest
 from poetc.training.rates import kinds
 
 TARGETS = _options.file_names("boards/targets", "yaml")
@@ -41,6 +42,8 @@ class _Target(click.Choice):  # type: ignore[type-arg]
 
         if value in list_profiles() and value not in TARGETS:
             self.fail(f"{value} is a device, and a target is one of {', '.join(TARGETS)}", parameter, context)
+        if value not in TARGETS:
+            self.fail(f"{value!r}: {nearest(value, TARGETS)}", parameter, context)
         return str(super().convert(value, parameter, context))
 
 

@@ -16,6 +16,7 @@ from poetc.cli._commands import COMMANDS
 from poetc.cli._console import Console
 from poetc.cli._help import Command
 from poetc.declare import Number, Whole
+from poetc.errors import format_count
 
 
 @click.group(invoke_without_command=True, short_help=COMMANDS["profile"])
@@ -223,7 +224,8 @@ def bench(
         console.copies(copies, emit)
         document = {"out": str(emit), "device": device, "steps": steps, "copies": copies}
         console.answer(
-            document, f"firmware that measures {steps} steps\nwritten to  {emit}\nbuild it    make -C {emit}"
+            document,
+            f"firmware that measures {format_count(steps, 'step')}\nwritten to  {emit}\nbuild it    make -C {emit}",
         )
         return
     if out is None or device is not None or board is not None:

@@ -59,7 +59,8 @@ def solve(
     holds the problem, the schedule with its proof, the memory plan and the report. `poetc emit`, `validate` and
     `report` read it.
 
-    Where the directory is there already, only its files that poetc wrote and you did not change are replaced.
+    Where the directory is there already, only its files that poetc wrote and you did not change are replaced. Where it
+    holds the schedule of another model, the command stops, unless --force is given.
     """
     from poetc.cli import _text
     from poetc.commands import requests

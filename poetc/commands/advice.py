@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from poetc.devices.units import format_count
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 from poetc.graph import Graph
 from poetc.training.rates import Schedule
 
@@ -37,7 +36,9 @@ def of_length(schedule: Schedule, ema: float | None, accumulate: int, epochs: in
     """
     updates = steps // accumulate
     if not updates:
-        raise UsageError(f"--accumulate {accumulate}: the training has {steps} steps, and none would update a weight")
+        raise UsageError(
+            f"--accumulate {accumulate}: the training has {format_count(steps, 'step')}, and none would update a weight"
+        )
     notes = []
     if ema is not None and (left := ema**updates) > MOST_OLD:
         notes.append(

@@ -22,7 +22,7 @@ from poetc.commands.requests import (
 from poetc.commands.small_ram import Step, least_streamed
 from poetc.devices import DeviceProfile, build_problem, equal_cores, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
-from poetc.errors import InfeasibleError, LimitError
+from poetc.errors import InfeasibleError, LimitError, format_count
 from poetc.events import Progress, silent
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
@@ -80,7 +80,7 @@ def analyze_parts(
     problem = build_problem(step, profile, budget_bytes=0)
     on_problem(problem)
     peak = keep_all_peak_bytes(problem)
-    progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
+    progress(f"looking for the smallest budget of {format_count(len(problem.operators), 'operator')}")
     offers = offers_of(step, profile, problem, None)
     asked = SolveRequest(model=request)
     clock_s = PATIENCE * search_s

@@ -192,16 +192,25 @@ def priced_as(problem: Problem, other: Problem) -> Problem:
     )
 
 
+def without_price(problem: Problem, other: Problem) -> list[str]:
+    """The operators whose kernel `other` has no price for: in `priced_as` they keep that of `problem`."""
+    operators = {op.name: op for op in other.operators}
+    return [op.name for op in problem.operators if _kernel_of(op, operators.get(op.name)) is None]
+
+
+def _kernel_of(op: OperatorSpec, other: OperatorSpec | None) -> OperatorSpec | Variant | None:
+    """The chosen kernel in the other problem."""
+    kernels: tuple[OperatorSpec | Variant, ...] = () if other is None else (other, *other.low_workspace)
+    return next((kernel for kernel in kernels if kernel.kernel == op.kernel), None)
+
+
 def _priced(op: OperatorSpec, other: OperatorSpec | None) -> OperatorSpec:
-    if other is None:
+    kernel = _kernel_of(op, other)
+    if kernel is None:
         return op
-    kernels: tuple[OperatorSpec | Variant, ...] = (other, *other.low_workspace)
-    for kernel in kernels:
-        if kernel.kernel == op.kernel:
-            kept = {e.processor for e in op.elsewhere}
-            elsewhere = tuple(e for e in kernel.elsewhere if e.processor in kept)
-            return replace(op, time_ns=kernel.time_ns, energy_pj=kernel.energy_pj, elsewhere=elsewhere)
-    return op
+    kept = {e.processor for e in op.elsewhere}
+    elsewhere = tuple(e for e in kernel.elsewhere if e.processor in kept)
+    return replace(op, time_ns=kernel.time_ns, energy_pj=kernel.energy_pj, elsewhere=elsewhere)
 
 
 def _priced_tensor(tensor: TensorSpec, other: TensorSpec | None) -> TensorSpec:

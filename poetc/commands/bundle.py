@@ -70,7 +70,7 @@ def bundle(
         request = replace(request, model=replace(request.model, training=one))
         require_exact(request.model, "with --micro-batches auto the plans of a bundle have no encodings")
     if request.out is not None:
-        check_out(request.out, force=request.force)
+        check_out(request.out, force=request.force, model=request.model.source)
     progress("reading the model")
     request, budgets, chosen = settled(request, budgets, progress)
 

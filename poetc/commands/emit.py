@@ -39,7 +39,7 @@ from poetc.emit import (
     is_measured,
     shaped,
 )
-from poetc.errors import UsageError
+from poetc.errors import UsageError, nearest
 from poetc.events import Progress, silent
 from poetc.program import state_in_ram_bytes, store_blocks
 from poetc.runtime import STACK_BYTES, WIDE_NESTED_STACK_BYTES
@@ -259,7 +259,7 @@ def numerics_of_plans(
 ) -> Numerics:
     """Those of all models of a library, which has its kernels once."""
     if target not in boards.TARGETS:
-        raise UsageError(f"unknown target {target!r}: choose from {', '.join(boards.TARGETS)}")
+        raise UsageError(f"unknown target {target!r}: {nearest(target, boards.TARGETS)}")
     of_each = [numerics_of(one, target, board, asked) for one in solved]
     for path, other in zip(paths, of_each, strict=True):
         if other != of_each[0]:

@@ -18,8 +18,7 @@ from poetc.commands.importance import KEEP_ALL_S, UNITS, ImportanceRequest, upda
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.train import TrainRequest, train
 from poetc.devices import format_ns
-from poetc.devices.units import format_count
-from poetc.errors import PoetcError, UsageError
+from poetc.errors import PoetcError, UsageError, format_count
 from poetc.events import Progress, silent
 from poetc.files import read_file, scratch_directory
 from poetc.loop import EpochRow

@@ -16,6 +16,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest, training_graph, 
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, UsageError
 from poetc.events import Progress, silent
+from poetc.planning.smallest_ram import smallest_known
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
 MOST_BATCH = 1 << 16  # larger ones are not tried
@@ -86,7 +87,7 @@ class _Search:
     def run(self) -> dict[str, Any]:
         if not self.fits(1):
             ram, bound = self.needs.get(1, (None, self.budget_bytes + 1))
-            known = "" if ram is None else f"; the smallest budget known to work is {ram} bytes"
+            known = "" if ram is None else f"; {smallest_known(self.problem(1), ram)}"
             raise InfeasibleError(
                 f"one sample does not fit in {self.budget_bytes} bytes{known}",
                 details={"budget_bytes": self.budget_bytes, "min_budget_bytes": ram, "min_budget_bound_bytes": bound},

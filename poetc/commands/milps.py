@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from poetc import solvers
 from poetc.commands.requests import SolveRequest
-from poetc.devices.units import format_count
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 
 
 @contextmanager

@@ -14,18 +14,19 @@ from poetc.artifact import Artifact
 from poetc.batches import read_batches
 from poetc.boards import BOARDS
 from poetc.commands import programs
-from poetc.commands.band import ENDS, priced_as
+from poetc.commands.band import ENDS, priced_as, without_price
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.modelled import at_end
 from poetc.errors import CheckFailed, UsageError
-from poetc.events import Progress
+from poetc.events import Progress, silent
 from poetc.files import scratch_directory
 from poetc.graph import Array, TrainingGraph, Value
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.program import Call, Move, PageIn, PageOut, Program, bank_high_water, chance_loss, slot_blocks
-from poetc.scheduling import OperatorSpec, Problem
+from poetc.scheduling import Problem
 
 OnStep = Callable[[int, float], None]
+SHOWN = 3  # operators in a note
 ABSURD = 3  # times the loss of guessing, for a first loss
 PRODUCTS = ("counter.so", *(f"src/{name}" for name in emit.PRODUCTS))
 KEPT = Kind("poetc-run.json", "files of poetc run", "--keep", PRODUCTS)
@@ -84,7 +85,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
             progress("compiling for this machine")
             document = _on_host(request, numerics, solved, program, values, batches, directory, on_step)
         else:
-            document = _on_board(request, board, solved, program, values, batches, directory, progress, on_step)
+            document = _on_board(request, board, solved, program, values, batches, directory, progress, on_step, note)
     for text in _odd_losses(document["losses"], chance_loss(program)):
         note(text)
     return {**document, "copies": copies}
@@ -111,6 +112,7 @@ def _on_board(
     directory: Path,
     progress: Progress,
     on_step: OnStep,
+    note: Progress,
 ) -> dict[str, Any]:
     on_board = boards.find_board(board)
     size = _predicted_size(solved, program, request, on_board)
@@ -133,7 +135,7 @@ def _on_board(
     progress(f"running on {board}")
     measured = measure.execute(firmware, batches, on_step)
     document = _document(solved, program, firmware, measured)
-    document["cycles_modelled"] = None if measured.cycles else _modelled_cycles(solved, board, measured)
+    document["cycles_modelled"] = None if measured.cycles else _modelled_cycles(solved, board, measured, note)
     document["flash_predicted_bytes"] = size.flash_bytes if size else None
     document["ram_predicted_bytes"] = size.ram_bytes if size else None
     predicted = _predicted(solved, program, request, len(document["losses"]))
@@ -221,30 +223,38 @@ def _predicted(solved: Artifact, program: Program, request: RunRequest, steps: i
     return steps * predicted_ns(solved.problem, program)
 
 
-def _modelled_cycles(solved: Artifact, board: str, run: measure.Run) -> dict[str, int] | None:
+def _modelled_cycles(solved: Artifact, board: str, run: measure.Run, note: Progress) -> dict[str, int] | None:
     """Cycles of all operators of the training steps, at the value of the device's profile and the ends of its band.
 
     For cores whose manual has no table: each operator's instructions, times the cycles that the profile's model of the
     pipeline gives to one of them. None where the profile has no such model of this board, or operands are streamed.
+    `note` hears of operators whose kernels a profile does not price.
     """
     profile, step = solved.profile, solved.graph
     model = None if profile is None else profile.compute.cycles
     streams = any(op.is_streamed for op in solved.problem.operators)
     if profile is None or step is None or model is None or model.counted != f"qemu-{board}" or streams:
         return None
-    counted = {op.name: op.time_ns for op in _priced(solved.problem, step, load_profile(model.counted))}
+    counted = _times_ns(solved.problem, step, load_profile(model.counted), note)
     cycles: dict[str, int] = {}
     for end, priced in (("value", profile), *((end, at_end(profile, "compute", end)) for end in ENDS)):
-        times_ns = {op.name: op.time_ns for op in _priced(solved.problem, step, priced)}
+        times_ns = _times_ns(solved.problem, step, priced, silent if cycles else note)
         operators = [c for c in run.counts if counted.get(c.name)]
         total = sum(c.instructions * times_ns[c.name] / counted[c.name] for c in operators)
         cycles[end] = round(total * profile.cpu.clock_hz.value / 1e9)
     return cycles
 
 
-def _priced(problem: Problem, step: TrainingGraph, profile: DeviceProfile) -> Sequence[OperatorSpec]:
-    """The operators of a problem, in their kernels, at the prices of a profile."""
-    return priced_as(problem, build_problem(step, profile, budget_bytes=problem.budget_bytes)).operators
+def _times_ns(problem: Problem, step: TrainingGraph, profile: DeviceProfile, note: Progress) -> dict[str, float]:
+    """By operator of a problem, the time of its kernel by a profile."""
+    there = build_problem(step, profile, budget_bytes=problem.budget_bytes)
+    if left := without_price(problem, there):
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        note(
+            f"modelled cycles: profile {profile.name!r} does not price the kernels of {', '.join(left[:SHOWN])}{more};"
+            " they have the times of the schedule"
+        )
+    return {op.name: op.time_ns for op in priced_as(problem, there).operators}
 
 
 def predicted_ns(problem: Problem, program: Program) -> int:

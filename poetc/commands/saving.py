@@ -222,6 +222,8 @@ def with_ways(
 ) -> InfeasibleError | LimitError:
     """`error` with the options that would need less RAM: in its details all of them, in its message those that fit.
 
+    Options that need as much or more are left out.
+
     `left_s`: of the time limit. Where little is left, the options get a tenth of the limit beyond it.
     """
     are_parts_open = request.model.training.micro_batches == "auto"
@@ -246,6 +248,8 @@ def with_ways(
         )
     )
     ways = [way for way in ways if not (are_parts_open and way["options"].startswith(_MICRO_BATCHES))]
+    if isinstance(least_bytes, int):
+        ways = [way for way in ways if way["refused"] is not None or (way["least_bytes"] or 0) < least_bytes]
     budget = error.details["budget_bytes"]
     tried = [way for way in ways if way["refused"] is None and way["least_bytes"] is not None]
     fitting = [way for way in tried if way["least_bytes"] <= budget]

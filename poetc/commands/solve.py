@@ -122,7 +122,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
 def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
     if request.out is not None:
-        check_out(request.out, force=request.force)
+        check_out(request.out, force=request.force, model=request.model.source)
     progress("reading the model")
     by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
     if by_parts and request.budget == LEAST:

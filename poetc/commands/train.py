@@ -62,8 +62,7 @@ from poetc.datasets import (
     slots_of,
     split,
 )
-from poetc.devices.units import format_count
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 from poetc.events import Progress, silent
 from poetc.files import finite, write_text
 from poetc.graph import Graph, Role, TrainingGraph
@@ -259,8 +258,9 @@ def _train(
     if batches.remark():
         note(f"{batches.source.where}: {batches.remark()}")
     if request.epochs is None:
-        steps = "" if batches.count is None else f"; an epoch of these data is {batches.count} steps of {batches.rows}"
-        raise UsageError(f"--epochs is missing{steps}")
+        steps = format_count(batches.count or 0, "step")
+        of = "" if batches.count is None else f"; an epoch of these data is {steps} of {batches.rows}"
+        raise UsageError(f"--epochs is missing{of}")
     identity = data.identity()
     if batches.count is not None:
         of_all = request.epochs * batches.count

@@ -16,7 +16,7 @@ from poetc import artifact
 from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, OF_KINDS, RUN, SEARCH
 from poetc.commands.requests import SolveRequest
 from poetc.devices import AUTO
-from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
+from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError, format_count
 from poetc.events import Progress
 from poetc.files import lock_folder, portable, read_file, write_text
 from poetc.frontend import DATA_SUFFIX
@@ -210,8 +210,8 @@ def go_on(request: TrainRequest, checkpoint: Checkpoint, batches: int | None, no
     elif before["epochs"] != request.epochs and batches and rates.parse(request.schedule).needs_steps:
         note(
             f"--epochs {request.epochs}: {request.schedule} lasts as long as the training, so its curve is stretched"
-            f" from {before['epochs']} epochs, and the rate jumps. For a curve of its own from here, give its steps:"
-            f" --schedule cosine:steps={max(1, (request.epochs or 1) * batches - step)}"
+            f" from {format_count(before['epochs'], 'epoch')}, and the rate jumps. For a curve of its own from here,"
+            f" give its steps: --schedule cosine:steps={max(1, (request.epochs or 1) * batches - step)}"
         )
     write_record(request, schedule_from)
     return schedule_from
@@ -263,7 +263,7 @@ def position(request: TrainRequest, checkpoint: Checkpoint) -> str:
     if epoch > request.epochs:
         count = epoch - 1
         done = "the only epoch is" if count == 1 else f"{'all ' * (count == request.epochs)}{count} epochs are"
-        return f"{done} done, in {step} steps; --epochs {count + 1} or more trains on"
+        return f"{done} done, in {format_count(step, 'step')}; --epochs {count + 1} or more trains on"
     return f"going on after step {step}, in epoch {epoch} of {request.epochs}"
 
 

@@ -13,7 +13,7 @@ from poetc.datasets._normalizing import Normalization
 from poetc.datasets._slots import Slot
 from poetc.datasets.augmentations import Augmentations
 from poetc.datasets.function import BatchFunction
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 from poetc.graph import Array
 
 Batch = dict[str, Array]
@@ -55,7 +55,7 @@ class Batches:
         samples, last = len(self.source), len(self.source) % self.rows
         if samples < self.rows:
             return (
-                f"{samples} samples do not fill a batch of {self.rows}; it has each of them up to"
+                f"{format_count(samples, 'sample')} for a batch of {self.rows}; it has each of them up to"
                 f" {-(-self.rows // samples)} times; --batch {samples} has each once"
             )
         return (
@@ -125,7 +125,8 @@ def _filled(where: str, array: Array, rows: int, *, last: bool = False) -> Array
     """`rows` samples: those of a batch that is not full go round, or its last one is repeated."""
     if len(array) > rows:
         raise UsageError(
-            f"{where}: a batch of {len(array)} samples; a step takes {rows}: solve with --batch {len(array)}"
+            f"{where}: a batch of {format_count(len(array), 'sample')}; a step takes {rows}:"
+            f" solve with --batch {len(array)}"
         )
     if len(array) == rows:
         return array

@@ -9,7 +9,7 @@ import numpy as np
 
 from poetc.datasets._columns import Samples
 from poetc.datasets._slots import Slot
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 
 _STREAM = 3  # of the seed's random numbers: order is 1, augmentation 2
 
@@ -36,7 +36,7 @@ def split(samples: Samples, slots: Sequence[Slot], share: float, seed: int) -> t
     if not len(validation) or not len(training):
         empty = "validation" if not len(validation) else "training"
         raise UsageError(
-            f"{samples.where}: --validation-split {share:g} of {count} samples leaves none for {empty}; choose another"
-            " share, or give --validation"
+            f"{samples.where}: --validation-split {share:g} of {format_count(count, 'sample')} leaves none for {empty};"
+            " choose another share, or give --validation"
         )
     return replace(samples, rows=training), replace(samples, rows=validation)

@@ -24,7 +24,7 @@ from poetc.datasets._objects import LARGEST_BYTES, objects
 from poetc.datasets._slots import Slot
 from poetc.datasets._tokenizing import Encoded, Span, Tokenizer, find_tokenizer
 from poetc.declare import Option, Switch
-from poetc.errors import UsageError, printable
+from poetc.errors import UsageError, format_count, printable
 from poetc.files import read_file
 from poetc.graph import Array, DType
 
@@ -115,9 +115,10 @@ def read_text(request: Request) -> Samples:
 def _remark(path: Path, reader: _Reader, counts: Array, targets: Array) -> str:
     samples, length = targets.shape
     total, scored = int(counts.sum()), int((targets != IGNORED).sum())
+    texts, cut = format_count(reader.texts, "text"), format_count(reader.cut, "text")
     return (
-        f"{path}: {reader.texts:,} texts in {samples:,} samples of {length} tokens; {total:,} tokens, {scored:,} of"
-        f" them targets{f', {reader.cut} texts cut' if reader.cut else ''}"
+        f"{path}: {texts} in {format_count(samples, 'sample')} of {length} tokens; {total:,} tokens, {scored:,} of"
+        f" them targets{f', {cut} cut' if reader.cut else ''}"
     )
 
 

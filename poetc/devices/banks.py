@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import replace
 
 from poetc.devices.profile import Bank, DeviceProfile, Quantity
 from poetc.devices.units import parse_size
-from poetc.errors import UsageError
+from poetc.errors import UsageError, nearest
 from poetc.scheduling.problem import BankSpec, Problem
 
 
@@ -72,8 +71,7 @@ def _require_known(name: str, known: Iterable[str], budget: str, owner: str) -> 
     names = list(known)
     if name in names:
         return
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(names) or 'none'}"
+    hint = nearest(name, names, f"it has: {', '.join(names) or 'none'}")
     raise UsageError(f"--budget {budget}: {owner} has no RAM bank {name!r}; {hint}")
 
 

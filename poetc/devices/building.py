@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from poetc.devices.processors import OtherProcessor, main_processor, team_bytes
 from poetc.devices.profile import DeviceProfile, Store
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
-from poetc.errors import UnsupportedModelError, UsageError
+from poetc.errors import UnsupportedModelError, UsageError, nearest
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
 from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
@@ -134,9 +133,7 @@ def _choose_store(profile: DeviceProfile, name: str | None) -> Store | None:
     if name is None:
         return profile.stores[profile.default_store] if profile.default_store else None
     if name not in profile.stores:
-        known = ", ".join(sorted(profile.stores)) or "none"
-        close = difflib.get_close_matches(name, profile.stores, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it has: {known}"
+        hint = nearest(name, profile.stores, f"it has: {', '.join(sorted(profile.stores)) or 'none'}")
         raise UsageError(f"device {profile.name!r} has no store {name!r}; {hint}")
     return profile.stores[name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,7 +9,7 @@ from typing import TypeVar
 from poetc.devices.features import DEPTHWISE, Features
 from poetc.devices.machine import machine_of
 from poetc.devices.profile import DeviceProfile, Quantity, Store
-from poetc.errors import UsageError
+from poetc.errors import UsageError, nearest
 from poetc.kernels.loops import groups
 from poetc.ops import registry, spec
 from poetc.runtime.layout import page_bytes
@@ -54,9 +53,8 @@ class CostModel:
         for key in (*self._efficiency, *sorted(set(self._loop_ns) - groups())):
             kind = key.removesuffix(DEPTHWISE)
             if kind not in known:
-                close = difflib.get_close_matches(kind, [*known, *sorted(groups())], n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise UsageError(f"device profile {device!r}: there is no operator kind {key!r}{hint}")
+                hint = nearest(kind, [*known, *sorted(groups())], "docs/reference/operators.md names all")
+                raise UsageError(f"device profile {device!r}: there is no operator kind {key!r}; {hint}")
 
     def operator(self, f: Features) -> Cost:
         """The cost of one execution: the measured time of its loops, if they were measured; else the roofline."""

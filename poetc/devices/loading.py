@@ -22,7 +22,7 @@ import yaml
 
 from poetc.devices.modelled import is_modelled, with_modelled_loops
 from poetc.devices.profile import MAIN, DeviceProfile, Processor, Quantity, Source, SourceKind
-from poetc.errors import UsageError, printable
+from poetc.errors import UsageError, nearest, printable
 from poetc.yaml_values import KeyPath, parse, read_text
 
 _WHOLE = ("_bytes", "_count", "_cycles", "_hz")
@@ -278,20 +278,17 @@ class _File:
         known = sorted(known)
         for key in raw:
             if key not in known:
-                close = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or [k for k in known if key[:4] == k[:4]]
-                hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+                alike = next((k for k in known if key[:4] == k[:4]), "")
+                otherwise = f"did you mean {alike!r}?" if alike else f"known here: {', '.join(known)}"
+                hint = nearest(key, known, otherwise, cutoff=0.5)
                 where = f" in {'.'.join(at)!r}" if at else ""
                 raise self.error((*at, key), f"unknown key {key!r}{where}; {hint}")
 
     def _source_of(self, raw: Mapping[str, Any], at: KeyPath, default: str | None) -> str | None:
         name: str | None = raw.get("source", default)
         if name is not None and (not isinstance(name, str) or name not in self.sources):
-            close = difflib.get_close_matches(str(name), self.sources, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {close[0]!r}?"
-                if close
-                else f"'sources' has: {', '.join(sorted(self.sources)) or 'none'}"
-            )
+            known = f"'sources' has: {', '.join(sorted(self.sources)) or 'none'}"
+            hint = nearest(str(name), self.sources, known, cutoff=0.5)
             raise self.error((*at, "source"), f"unknown source {name!r}; {hint}")
         return name
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
 from poetc.devices.cost import CostModel
 from poetc.devices.features import Features
 from poetc.devices.profile import MAIN, DeviceProfile, Power
-from poetc.errors import UsageError
+from poetc.errors import UsageError, nearest
 from poetc.ops import registry
 from poetc.scheduling.problem import Elsewhere, ProcessorSpec
 
@@ -42,9 +40,7 @@ def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
         raise UsageError(f"--processors {text}: {ALL!r} stands for every processor; leave the other names out")
     for name in names:
         if name not in profile.processors:
-            close = difflib.get_close_matches(name, profile.processors, n=1)
-            known = f"it has: {', '.join((MAIN, *profile.processors))}"
-            hint = f"did you mean {close[0]!r}?" if close else known
+            hint = nearest(name, profile.processors, f"it has: {', '.join((MAIN, *profile.processors))}")
             raise UsageError(f"--processors {text}: device {profile.name!r} has no processor {name!r}; {hint}")
     return names
 
@@ -65,10 +61,9 @@ class OtherProcessor:
         self.number, self.costs = number, CostModel(profile.on(name))
         self._kinds, self._precisions = frozenset(own.kinds), frozenset(own.precisions)
         for kind in sorted(self._kinds - set(registry())):
-            close = difflib.get_close_matches(kind, list(registry()), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
             at = f"device profile {profile.name!r}: 'processors.{name}.kinds'"
-            raise UsageError(f"{at}: there is no operator kind {kind!r}{hint}")
+            hint = nearest(kind, registry(), "docs/reference/operators.md names all")
+            raise UsageError(f"{at}: there is no operator kind {kind!r}; {hint}")
         flush = own.flush_bytes_per_s
         self.spec = ProcessorSpec(
             name=name,

@@ -178,13 +178,10 @@ def format_cost(objective: Objective, cost: int) -> str:
     return {Objective.ENERGY: format_pj, Objective.TIME: format_ns}[objective](cost)
 
 
-def format_count(count: int, noun: str, plural: str = "") -> str:
-    """`1 tensor`, `1,200 tensors`; `plural` where it is not `noun` with an s."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def format_gap(fraction: float) -> str:
     """`0.01231` → `1.24 %`: rounded up, as a claim is never narrower than its proof. Only no gap at all is `0 %`."""
+    if not math.isfinite(fraction):
+        return "unknown"
     if fraction <= 0:
         return "0 %"
     digits = 3 if fraction < 0.01 else 2

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from poetc.errors import UnsupportedModelError, UsageError
+from poetc.errors import UnsupportedModelError, UsageError, format_count
 from poetc.frontend._node import Malformed, Node
 from poetc.frontend._reading import one_line, read_tensor
 from poetc.graph import Array
@@ -42,7 +42,8 @@ def with_plain_channels(model: onnx.ModelProto, folder: Path) -> list[str]:
     del model.graph.node[:]
     model.graph.node.extend(plain)
     del model.graph.value_info[:]
-    note = f"{count} nodes held channels in blocks of {blocks.width} (com.microsoft.nchwc): plain channels here"
+    nodes = format_count(count, "node")
+    note = f"{nodes} held channels in blocks of {blocks.width} (com.microsoft.nchwc): plain channels here"
     if len(blocks.fitting) > 1:
         other = next(w for w in blocks.fitting if w != blocks.width)
         note += (

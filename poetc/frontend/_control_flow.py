@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from poetc.errors import format_count
 from poetc.frontend import _folding
 from poetc.frontend._importer import MOST_OPERATORS, Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
@@ -298,7 +299,7 @@ def _check_steps(steps: int) -> None:
 
 
 def _say(c: Importer, n: Node, steps: int) -> None:
-    c.note(f"{n.label} is unrolled into its {steps:,} steps")
+    c.note(f"{n.label} is unrolled into its {format_count(steps, 'step')}")
 
 
 def _row(c: Importer, x: Value, axis: int, t: int) -> Value:

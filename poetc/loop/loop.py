@@ -79,7 +79,6 @@ class Outcome:
     step_ms: float
     stopped_early: bool
     peak_bytes: int  # of the engine, as given to the loop that began
-    final: Mapping[str, Array]  # the state that steps change, after the last one
 
 
 class Watcher(Protocol):
@@ -139,7 +138,7 @@ class _Progress:
         waited = self.epoch - 1 - self.best_epoch
         return self.epoch > epochs or (patience is not None and self.batch == 0 and waited >= max(1, patience))
 
-    def outcome(self, options: LoopOptions, best: Mapping[str, Array], final: Mapping[str, Array]) -> Outcome:
+    def outcome(self, options: LoopOptions, best: Mapping[str, Array]) -> Outcome:
         return Outcome(
             state=best,
             best_epoch=self.best_epoch or self.epoch - 1,
@@ -149,7 +148,6 @@ class _Progress:
             step_ms=1e3 * self.step_seconds / max(1, self.step),
             stopped_early=self.epoch <= options.epochs,
             peak_bytes=self.peak_bytes,
-            final=final,
         )
 
 
@@ -164,7 +162,7 @@ def outcome_of(checkpoint: Checkpoint, options: LoopOptions) -> Outcome | None:
     here, best = _Progress.of(checkpoint), checkpoint.arrays.get("best")
     if not best or not here.peak_bytes or not here.is_over(options.epochs, options.patience):
         return None
-    return here.outcome(options, best, checkpoint.arrays["state"])
+    return here.outcome(options, best)
 
 
 class Loop:
@@ -252,9 +250,11 @@ class Loop:
                 raise UsageError(f"{error}; then --resume goes on after step {here.step}") from error
             self.save()
         self._watcher.on_end()
-        final = self.engine.read(self._changed)
-        best = self._best or {name: self._exported(final)[name] for name in self._kept}
-        return here.outcome(self.options, best, final)
+        best = self._best
+        if not best:
+            exported = self._exported(self.engine.read(self._changed))
+            best = {name: exported[name] for name in self._kept}
+        return here.outcome(self.options, best)
 
     def _run_epoch(self) -> bool:
         """The steps of an epoch that are not done yet; False where the loop is to stop before its end."""

@@ -28,7 +28,7 @@ from poetc.boards import (
 )
 from poetc.devices.core_cycles import has_table
 from poetc.emit import Memory, bank_size, checkpoint_steps, emit, used_blocks
-from poetc.errors import CheckFailed
+from poetc.errors import CheckFailed, format_count
 from poetc.graph import Array, Value
 from poetc.measure._counting import read_counts, write_costs
 from poetc.measure._stack import stack_bound
@@ -72,7 +72,7 @@ class PowerCut(CheckFailed):
     """The power was cut, as asked for. `steps` were done in this boot."""
 
     def __init__(self, steps: int) -> None:
-        super().__init__(f"the power was cut after {steps} steps")
+        super().__init__(f"the power was cut after {format_count(steps, 'step')}")
         self.steps = steps
 
 

@@ -12,8 +12,8 @@ import time
 from dataclasses import replace
 
 from poetc import solvers
-from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
-from poetc.errors import InfeasibleError, LimitError
+from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.errors import InfeasibleError, LimitError, format_count
 from poetc.events import silent
 from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner, Reduction

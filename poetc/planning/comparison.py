@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.devices import format_bytes
-from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError, nearest
 from poetc.planning.chain import reductions
 from poetc.planning.kernels import Kernels
 from poetc.planning.plain import ENGINE
@@ -108,7 +108,7 @@ def compare(
     known = solvers.available()
     for name in names:
         if name not in known:
-            raise UsageError(f"unknown solver {name!r}; there are {', '.join(known)}")
+            raise UsageError(f"unknown solver {name!r}: {nearest(name, known)}")
     chosen = sorted(dict.fromkeys(names or known), key=lambda n: (n != ENGINE, n))
     choices = reductions(state)
     rows: list[Row] = []

@@ -10,8 +10,7 @@ from poetc import solvers
 from poetc.devices import DeviceProfile, build_problem
 from poetc.devices.streaming import StreamedAlternatives, streamed_problem
 from poetc.devices.tables import moved_by_rows, summed_tables
-from poetc.devices.units import format_count
-from poetc.errors import InfeasibleError, LimitError
+from poetc.errors import InfeasibleError, LimitError, format_count
 from poetc.events import Progress
 from poetc.graph import Graph, Phase, TrainingGraph
 from poetc.passes import code_model

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.devices import format_ns
-from poetc.devices.units import format_bytes, format_count
-from poetc.errors import InfeasibleError, LimitError
+from poetc.devices.units import format_bytes
+from poetc.errors import InfeasibleError, LimitError, format_count
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.order import in_order, with_own_order
 from poetc.planning.plain import ENGINE

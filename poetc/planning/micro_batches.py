@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from poetc.devices.units import format_cost
+from poetc.errors import format_count
 from poetc.planning.alternatives import DOES_NOT_FIT, Alternatives, with_lowest_bound
 from poetc.planning.planner import Planner
 from poetc.planning.solution import OptionResult, Solution, cost_of_computing_once
@@ -66,7 +67,7 @@ class MicroBatches(Alternatives[int]):
         return f"micro-batches tried: {'; '.join(parts)}; the bound of the answer is the lowest of these"
 
     def option_words(self, choice: int) -> str:
-        return f"{choice} micro-batches"
+        return format_count(choice, "micro-batch", "micro-batches")
 
     def record(self, choice: int, cost: int | None, least: int, outcome: str) -> None:
         self.results[choice] = OptionResult(choice, cost, least, outcome)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from poetc import solvers
 from poetc.devices import format_bytes
-from poetc.devices.units import format_count
-from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, format_count
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.settings import PLAIN, SMALLEST_RAM
 from poetc.planning.smallest_ram import RamSearch, advice, details, next_step, search_share_s, within_limits

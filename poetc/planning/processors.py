@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poetc import solvers
-from poetc.devices.units import format_count, format_ns
-from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
+from poetc.devices.units import format_ns
+from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError, format_count
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.kernels import Kernels
 from poetc.planning.overlap import Overlap

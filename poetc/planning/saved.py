@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from poetc import solvers
+from poetc.errors import format_count
 from poetc.planning.alternatives import Alternatives
 from poetc.planning.kernels import KERNELS
 from poetc.planning.plain import ENGINE
@@ -102,7 +103,7 @@ class Saved(Alternatives[Encodings]):
         return solution if choice is None else self.restore(problem, choice, solution)
 
     def option_words(self, choice: Encodings) -> str:
-        return f"{len(choice)} saved tensors encoded" if choice else "no saved tensor encoded"
+        return f"{format_count(len(choice), 'saved tensor')} encoded" if choice else "no saved tensor encoded"
 
     @classmethod
     def scope_words(cls, option: Option) -> str:

@@ -134,6 +134,12 @@ def next_step(problem: Problem) -> str:
     return f"raise --budget{unit}" + others + ("" if problem.write_limit_bytes is None else ", or raise --max-written")
 
 
+def smallest_known(problem: Problem, size_bytes: int) -> str:
+    """That budget in words, with its part that no schedule changes."""
+    fixed = f", with {problem.base_bytes} for the runtime and the stack" if problem.base_bytes else ""
+    return f"the smallest budget known to work is {size_bytes} bytes{fixed}"
+
+
 def advice(problem: Problem, smallest: SmallestRam) -> str:
     """The smallest budget that works, the next step, and the tensors at the peak."""
     if smallest.ram_bytes is None:
@@ -141,8 +147,8 @@ def advice(problem: Problem, smallest: SmallestRam) -> str:
     # Other operands, or fewer, may take less.
     is_streamed = any(op.is_streamed for op in problem.operators)
     step = "with these streamed operands" if is_streamed else "of this training step, with these options,"
-    text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (no schedule {step} needs less than"
-    text += f" {smallest.bound_bytes}); {next_step(problem)}"
+    text = f"{smallest_known(problem, smallest.ram_bytes)} (no schedule {step} needs less than {smallest.bound_bytes});"
+    text += f" {next_step(problem)}"
     if smallest.tensors:
         text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
     return text

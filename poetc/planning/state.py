@@ -15,8 +15,7 @@ from typing import Literal, get_args
 
 from poetc import solvers
 from poetc.devices import format_bytes, format_gap, format_ns
-from poetc.devices.units import format_count
-from poetc.errors import InfeasibleError, LimitError, UsageError
+from poetc.errors import InfeasibleError, LimitError, UsageError, format_count
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.order import Order, in_order, with_own_order
 from poetc.planning.plain import ENGINE, effort_of
@@ -262,7 +261,7 @@ class _OpenPlacement:
                 solution = self._solved(search, ordered, on, PLAIN.solve_share if packs else PLAIN.tight_share)
             except (InfeasibleError, LimitError) as error:
                 errors.append(error)
-                planner.progress(f"nothing found with {len(on)} tensors of state on the store")
+                planner.progress(f"nothing found with {format_count(len(on), 'tensor')} of state on the store")
                 search.solved[on] = math.inf
                 continue
             search.stop_at, search.solved[on] = planner.stop_at, solution.cost
@@ -422,7 +421,7 @@ class _OpenPlacement:
             known = {"cuts": search.cuts, "ladders": self.reduction.ladders}
             better = better.with_warm_start(proven=math.ceil(search.bound), to_beat=solution.cost, **known)
             search.solved[other] = math.inf
-            self.planner.progress(f"trying {len(other)} tensors of state on the store")
+            self.planner.progress(f"trying {format_count(len(other), 'tensor')} of state on the store")
             problem = self.reduction.fix(ordered, other)
             try:
                 candidate = better.inner.knowing(None).solve(problem)

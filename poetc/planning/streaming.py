@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from poetc import solvers
 from poetc.devices.streaming import Form, StreamedAlternatives, streamed_problem
-from poetc.devices.units import format_count
-from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, format_count
 from poetc.ops import bind, spec
 from poetc.planning.alternatives import better_of
 from poetc.planning.kernels import fastest, with_least_workspace

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.devices.units import format_cost
-from poetc.errors import InfeasibleError, LimitError, UsageError
+from poetc.errors import InfeasibleError, LimitError, UsageError, format_count
 from poetc.planning.importance import Importance, update_text
 from poetc.planning.kernels import Kernels
 from poetc.planning.planner import Planner, Reduction
@@ -385,7 +385,7 @@ class _Search:
             return None
         updates, options = self.reduction.importance.updates(chosen), self.planner.options
         value = self.model.value(chosen)
-        self.planner.progress(f"{len(chosen)} updates, {self._share(value)} of all importance")
+        self.planner.progress(f"{format_count(len(chosen), 'update')}, {self._share(value)} of all importance")
         seconds = UPDATES.try_share * options.time_limit_s if limit_s is None else limit_s
         part = self.planner.inner.part(
             seconds, work_limit_s=options.work_limit_s * seconds / max(options.time_limit_s, 1e-9)

@@ -36,7 +36,7 @@ from poetc.scheduling import (
     verify_parts,
     verify_plan,
 )
-from poetc.scheduling.schedule import Status
+from poetc.scheduling.schedule import Compute, Status
 from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers.processors import above_idle, relaxed, transfers_apart
 
@@ -52,6 +52,17 @@ def way_words(way: int) -> str:
     return {ALONE: "the main processor alone", SIDE_BY_SIDE: "operators side by side"}.get(
         way, f"kernels in {way} threads"
     )
+
+
+def _taken_words(way: int, solution: Solution) -> str:
+    """The way of a schedule: side by side are cores of which more than one computes, apart from streamed operators."""
+    computes = [action for action in solution.schedule.actions if isinstance(action, Compute)]
+    operators, cores = solution.problem.operators, {action.processor for action in computes}
+    beside = any(not operators[action.operator].is_streamed for action in computes if not action.processor)
+    if way != SIDE_BY_SIDE or beside or len(cores - {0}) != 1:
+        return way_words(way)
+    also = " and runs the streamed operators" if 0 in cores else ""
+    return f"one core computes, the main one does the transfers{also}"
 
 
 class CoreUsage(Reduction[int]):
@@ -124,7 +135,7 @@ class CoreUsage(Reduction[int]):
                 continue
             cost = f"at least {show(way.least)} ({way.outcome})" if way.cost is None else show(way.cost)
             parts.append(f"{way_words(way.count)}: {cost}")
-        taken = f"{way_words(own)}, {show(solution.cost)}"
+        taken = f"{_taken_words(own, solution)}, {show(solution.cost)}"
         if solution.proof.bound < least <= solution.cost:
             taken += f" (within {1 - least / solution.cost:.2%} of the bound for this way)"
         return f"cores: {taken}; instead of {'; '.join(parts)}"

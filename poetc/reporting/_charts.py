@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.errors import format_count
 from poetc.reporting._facts import Category, Facts, Origin
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import is_beyond, shorten
@@ -220,7 +221,7 @@ def _lives(problem: Problem, facts: Facts, tensors: Sequence[int]) -> dict[int, 
     stored = {t: f"; on the store from action {start} to {end - 1}" for t, start, end in facts.store_spans}
     titles: dict[int, str] = {}
     for t, parts in spans.items():
-        more = f" and {len(parts) - _SPANS} more times" if len(parts) > _SPANS else ""
+        more = f" and {format_count(len(parts) - _SPANS, 'more time')}" if len(parts) > _SPANS else ""
         cost = ""
         if t in makers:
             op = makers[t]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_cost, format_count, format_gap, format_ns, format_pj
-from poetc.errors import printable
+from poetc.devices.units import format_bytes, format_cost, format_gap, format_ns, format_pj
+from poetc.errors import format_count, printable
 from poetc.planning import pieces
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
 from poetc.reporting._solved import Solved

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poetc.devices.units import format_count, format_ns, format_pj
+from poetc.devices.units import format_ns, format_pj
+from poetc.errors import format_count
 from poetc.planning.chain import KINDS
 from poetc.planning.solution import Solution
 from poetc.scheduling import Problem, stored_state

@@ -8,7 +8,8 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from poetc.devices.units import format_bytes, format_count, format_enough, format_gap, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_enough, format_gap, format_ns, format_pj
+from poetc.errors import format_count
 from poetc.reporting import _bundle as tables
 from poetc.reporting import _charts, _search_chart, _words
 from poetc.reporting._facts import Facts, at_peak, gather

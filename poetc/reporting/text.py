@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from poetc.devices.units import format_bytes, format_count, format_enough, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_enough, format_ns, format_pj
+from poetc.errors import format_count
 from poetc.reporting import _bundle as tables
 from poetc.reporting import _words
 from poetc.reporting._facts import Category, Facts, at_peak, gather

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from poetc.devices.units import format_count
+from poetc.errors import format_count
 from poetc.reporting._solved import Solved
 from poetc.reporting.html import html
 
@@ -154,7 +154,11 @@ def _table(rows: Sequence[Mapping[str, Any]], best: int) -> str:
     body = "".join(
         "<tr>" + "".join(f'<td class="n">{escape(cell)}</td>' for cell in line) + "</tr>" for line in lines[-_ROWS:]
     )
-    more = f'<p class="small">The first {len(rows) - _ROWS} epochs are not shown.</p>' if len(rows) > _ROWS else ""
+    more = (
+        f'<p class="small">{format_count(len(rows) - _ROWS, "epoch")} before these: not shown.</p>'
+        if len(rows) > _ROWS
+        else ""
+    )
     return (
         '<div class="table epochs" tabindex="0" role="region" aria-label="Epochs"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"

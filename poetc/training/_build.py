@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
 from poetc.ops.losses import LOSSES, LossPlan
@@ -175,9 +175,11 @@ class _Step:
             _move_statistics(b, *statistics, self.updates)
         unreached = sorted(self.trained - self.gradients.keys())
         if self.shifts:
-            notes.append(f"{len(self.shifts)} biases in front of a norm have gradient zero and are not trained")
+            biases = format_count(len(self.shifts), "bias", "biases")
+            notes.append(f"{biases} in front of a norm: the gradient is zero, and nothing is trained")
         if unreached:
-            notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
+            parameters = format_count(len(unreached), "parameter")
+            notes.append(f"{parameters} without a gradient from this loss: {', '.join(unreached[:5])}")
         labels = {plan.labels for plan in plans}
         inputs = tuple(i for i in whole.inputs if i not in labels or any(i in op.inputs for op in b.operators))
         inputs += tuple(targets[1:])

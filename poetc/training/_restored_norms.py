@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from poetc.errors import UsageError
+from poetc.errors import UsageError, format_count
 from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, Tensor, TensorType, materialize
 from poetc.ops import Builder, bind, spec, view_roots
 from poetc.training._layers import module_of
@@ -58,8 +58,8 @@ def with_restored_norms(graph: Graph, options: TrainingOptions) -> Graph:
     names = [module_of(graph, norm.weight) for norm in norms.values()]
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     note = (
-        f"batch norms are put back behind {len(names)} layers, and folded again on export: {shown}; poetc train begins"
-        " with statistics of its data"
+        f"batch norms are put back behind {format_count(len(names), 'layer')}, and folded again on export: {shown};"
+        " poetc train begins with statistics of its data"
     )
     return _with(graph, norms, note)
 

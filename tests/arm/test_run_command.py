@@ -191,7 +191,7 @@ def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=rf"image from 0 to {pixels:g} looks unscaled: .*--any-range"):
             running.read_batches(program, path, None)
     running.read_batches(program, path, None, notes.append, any_range=True)
-    assert "9 samples make 2 batches of 4; the last 1 are not used" in notes[1]
+    assert "9 samples make 2 batches of 4; unused at the end: 1" in notes[1]
     assert notes[2:] == [f"{path}: image from 0 to 254.5"]
     np.savez(path, **good)
     archive = bytearray(path.read_bytes())

@@ -489,8 +489,8 @@ def test_options_that_would_fit_are_named_where_the_budget_does_not(poetc: Run, 
     fits = re.search(r"; it fits with --optimizer sgd \((\d+) bytes\), or --train last:1 \(59584 bytes\)", said)
     assert fits is not None and int(fits[1]) <= 230_000
     rows = {line[: line.index("  ")]: line.split()[-5:-4] for line in table if "  " in line}
-    assert {"as it is", "--micro-batches 4", "--batch 2", "--train last:2", "--saved int8"} <= set(rows)
+    assert {"as it is", "--batch 2", "--train last:2"} <= set(rows)
     assert rows["--optimizer sgd"] == ["yes"] and rows["--batch 2"] == ["no"]
     found = poetc(*options, "--optimizer", "adam", "--time-limit", "6", "--json").json
     least = {way["options"]: way["least_bytes"] for way in found["ways"]}
-    assert least["--saved int8"] <= found["min_budget_bytes"]  # that option is one more choice, and none that is gone
+    assert all(n is None or n < found["min_budget_bytes"] for n in least.values())  # the others change nothing

@@ -49,7 +49,7 @@ def test_an_epoch_has_every_sample_and_fills_its_last_batch_from_its_beginning(s
 def test_fewer_samples_than_a_batch_takes_still_train(tmp_path: Path) -> None:
     few = opened(stored(tmp_path / "d.npz", **images(3)), *SLOTS)
     assert [sorted(set(batch)) for batch in _numbers(_batches(few), 1)] == [[0, 1, 2]]
-    said = "3 samples do not fill a batch of 4; it has each of them up to 2 times; --batch 3 has each once"
+    said = "3 samples for a batch of 4; it has each of them up to 2 times; --batch 3 has each once"
     assert _batches(few).remark() == said
 
 

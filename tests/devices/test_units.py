@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
 
-from poetc.devices import format_bytes, format_enough, format_ns, format_pj, parse_duration, parse_size
-from poetc.devices.units import exact_ns, format_count
-from poetc.errors import UsageError
+from poetc.devices import format_bytes, format_enough, format_gap, format_ns, format_pj, parse_duration, parse_size
+from poetc.devices.units import exact_ns
+from poetc.errors import UsageError, format_count
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,11 @@ def test_a_budget_that_is_told_suffices() -> None:
     for size in sizes:
         assert size <= parse_size(format_enough(size)) <= size * 1.001 + 1, size
     assert [format_enough(n) for n in (134_240, 45_632, 5_632, 10**7)] == ["134.3 kB", "45.64 kB", "5632 B", "10.00 MB"]
+
+
+@pytest.mark.parametrize("gap", [math.nan, math.inf])
+def test_a_gap_that_is_no_number_is_unknown(gap: float) -> None:
+    assert format_gap(gap) == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -102,15 +102,15 @@ def test_one_smallest_budget_is_named(
         raise NotFoundError("found no schedule for 120 bytes", 400)
 
     monkeypatch.setattr("poetc.solvers.solve", nothing)
-    asked = replace(problem, budget_bytes=120)
+    asked = replace(problem, budget_bytes=120, base_bytes=32)
     minimum = RamSearch(asked, 1.0)
     minimum.result = SmallestRam(ram_bytes=found_bytes, bound_bytes=50, schedule=None, plan=None, tensors=(("a", 7),))
     with pytest.raises(LimitError) as raised:
         solve_plain(asked, "poetc", SolveOptions(), smallest_ram=minimum)
     said = "the smallest budget with a schedule is 400 bytes; raise --budget"
     if found_bytes == 200:
-        said = "the smallest budget known to work is 200 bytes (no schedule of this training step, with these options,"
-        said += " needs less than 50); raise --budget; at its peak: a (7)"
+        said = "the smallest budget known to work is 200 bytes, with 32 for the runtime and the stack (no schedule of"
+        said += " this training step, with these options, needs less than 50); raise --budget; at its peak: a (7)"
     assert str(raised.value) == f"found no schedule for 120 bytes; {said}"
     assert raised.value.details["min_budget_bytes"] == min(found_bytes or 400, 400)
 

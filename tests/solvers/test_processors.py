@@ -523,13 +523,6 @@ def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.
     assert bound_with(replace(everything(), order=(0, 2, 1))) == (least, ANY)
 
 
-if __name__ == "__main__":
-    for number in range(int(sys.argv[1])):
-        compare(number)
-    compared = sum(compare_tight(number) for number in range(int(sys.argv[1])))
-    print(f"{sys.argv[1]} problems agree, and {compared} in little RAM")
-
-
 def equal(problem: Problem, times_ns: Sequence[int], count: int) -> Problem:
     """On equal processors, without hand-overs."""
     own = ProcessorSpec(name="core0", active_uw=3_000_000, idle_uw=900_000, hand_over_ns=0)
@@ -584,3 +577,10 @@ def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pyt
     with_room = chain.solve(problem).cost
     monkeypatch.setattr("poetc.planning.processors.ASIDE_SHARE", -1.0)
     assert with_room < chain.solve(problem).cost
+
+
+if __name__ == "__main__":
+    for number in range(int(sys.argv[1])):
+        compare(number)
+    compared = sum(compare_tight(number) for number in range(int(sys.argv[1])))
+    print(f"{sys.argv[1]} problems agree, and {compared} in little RAM")

@@ -204,5 +204,5 @@ def test_boxes_are_four_numbers() -> None:
     assert step.tensors[step.target].shape == (2, 6, 4)
     with pytest.raises(UsageError, match=r"--loss iou: output 'y' \[4, 12\] is not of boxes"):
         build(speech(4, 12), TrainingOptions(loss="iou"))
-    with pytest.raises(UsageError, match="--box-format 'yxyx': choose from xyxy, xywh, cxcywh"):
+    with pytest.raises(UsageError, match="--box-format 'yxyx': did you mean 'xyxy'"):
         TrainingOptions(loss="iou", box_format="yxyx")

@@ -240,7 +240,8 @@ def test_other_bad_input(tmp_path: Path) -> None:
     for value, message in (
         (str(tmp_path / "none.yaml"), "cannot read the description"),
         ("{", "--precision"),
-        ("octopus", "choose from"),
+        ("octopus", "did you mean 'octo'"),
+        ("wombat", "choose from"),
     ):
         with pytest.raises(UsageError, match=message):
             TrainingOptions(precision=value)

@@ -9,6 +9,7 @@ from poetc.emit._firmware import FLEET_PROGRAM, used_blocks
 from poetc.emit._library_banks import BankPart
 from poetc.emit._module import Module
 from poetc.emit.layouts._contents import Contents
+from poetc.errors import format_count
 from poetc.program import TRAILER_BYTES, Binding, all_inputs, regions, state_in_ram_bytes, tensors
 from poetc.runtime import runtime_state_bytes
 
@@ -106,7 +107,7 @@ def _result(module: Module, target: Target) -> Iterator[str]:
     else:
         name = "STATE_OUT" if "host" in target.ports else "`trained.bin`"
         yield f"{name} holds all state, {size} bytes:"
-    yield f"{len(parts)} tensors, of which {len(parts) - len(on_store)} live in RAM while they train,"
+    yield f"{format_count(len(parts), 'tensor')}, of which {len(parts) - len(on_store)} live in RAM while they train,"
     yield f"{len(on_store)} on the store. `poetc-emit.json` has the name, type, shape, offset and place of each:"
     yield ""
     yield "    import json, math, numpy"

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -237,6 +238,24 @@ def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp
     ended = poetc("emit", tmp_path / "again", "-o", tmp_path / "src")
     assert ended.code == 2
     assert "no model" in ended.err
+
+
+def test_the_schedule_of_another_model_stays(poetc: Run, model: Path, tmp_path: Path) -> None:
+    """The same file, or a copy of it, may be solved again; another one needs --force."""
+    copy, other = tmp_path / "copy.onnx", tmp_path / "other.onnx"
+    shutil.copy(model, copy)
+    onnx.save(onnx.helper.make_model(onnx.load(model).graph, producer_name="another"), other)
+    options = ("--batch", 2, "--time-limit", 1, "-q", "-o", out := tmp_path / "out")
+    assert [poetc("solve", source, *options).code for source in (model, model, copy)] == [0, 0, 0]
+    for command in (("solve", other), ("bundle", other, "--budgets", "60%,80%")):
+        before = (out / "summary.json").read_bytes()
+        ended = poetc(*command, *options)
+        said = f"poetc: error: {out}: holds the schedule of {copy}, not of {other}; choose another directory with -o"
+        assert (ended.code, ended.out) == (2, "") and ended.err.startswith(said) and ended.err.count("\n") == 1
+        assert (out / "summary.json").read_bytes() == before
+    assert poetc("solve", other, *options, "--force").code == 0
+    onnx.save(onnx.helper.make_model(onnx.load(model).graph, producer_name="trained"), other)
+    assert poetc("solve", other, *options).code == 0  # the same file with other content
 
 
 def test_a_problem_brings_its_own_objective(poetc: Run, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import poetc
-from poetc.commands.band import PLACES, At, better_at_home, priced_as, proven_at_least, row_of
+from poetc.commands.band import PLACES, At, better_at_home, priced_as, proven_at_least, row_of, without_price
 from poetc.devices import build_problem, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.planning.planner import Planner
@@ -51,6 +51,13 @@ def test_a_problem_takes_the_prices_of_the_chosen_kernels() -> None:
     assert priced.tensors[0].page_out_pj == 50
     assert priced.operators[0].workspace_bytes == 0
     assert verify(chosen, keep_all(chosen)).energy_pj == 20
+
+
+def test_a_kernel_that_has_no_price_is_named() -> None:
+    chosen, there = problem(10, "small"), problem(50, "large", workspace_bytes=32)
+    assert without_price(chosen, there) == ["a"]
+    assert [op.time_ns for op in priced_as(chosen, there).operators] == [10, 50]
+    assert without_price(there, replace(there, operators=there.operators[1:])) == ["a"]
 
 
 def test_a_better_schedule_and_a_missed_deadline_are_said() -> None:

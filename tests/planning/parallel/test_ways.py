@@ -213,6 +213,13 @@ def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_agai
     assert CoreUsage.option(found) == SIDE_BY_SIDE
     (alone,) = [w for w in found.ways if w.count == ALONE]
     assert alone.cost is None and alone.least > found.cost >= found.proof.bound > 0.8 * found.cost
+    actions = [replace(a, processor=1) if isinstance(a, Compute) else a for a in found.schedule.actions]
+    for more, words in (
+        ((), "one core computes, the main one does the transfers, "),
+        ((Compute(0),), "operators side by side, "),
+    ):
+        apart = replace(found, schedule=replace(found.schedule, actions=(*actions, *more)))
+        assert CoreUsage.note(ways[ALONE], apart).startswith(f"cores: {words}")
 
 
 def test_a_bound_in_order_is_for_no_other_streams_or_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
