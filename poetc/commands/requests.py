@@ -198,11 +198,10 @@ def prices_in_threads(
         parallel = way.get(SIDE_BY_SIDE)
         if parallel is None or [op.name for op in parallel.operators] != [op.name for op in problem.operators]:
             continue  # of another step
-        threads = threads_of(parallel, step, profile)
-        if threads is None:
-            continue
-        if threads.count in way and problem.operators == way[threads.count].operators:
-            return Prices.of(parallel, threads)
+        count = len(parallel.processors)
+        if count in way and problem.operators == way[count].operators:
+            threads = threads_of(parallel, step, profile)
+            return None if threads is None else Prices.of(parallel, threads)
     return None
 
 

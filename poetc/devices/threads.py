@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poetc.devices.features import features_of
-from poetc.devices.machine import machine_of
 from poetc.devices.profile import DeviceProfile
 from poetc.graph import Graph
+from poetc.ops import bind, spec
 from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec, Variant
 
 # Of runtime/kernels/poetc_threads.h: kernels with less work, in multiply-adds, run alone.
@@ -32,11 +31,11 @@ def threads_of(problem: Problem, graph: Graph, profile: DeviceProfile) -> Thread
     count, own = len(problem.processors), profile.threads
     if own is None or count < 2 or not all(_is_equal(o, count) for o in problem.operators):
         return None
-    machine, specs = machine_of(profile.cpu), {op.name: op for op in graph.operators}
-    split = set()
+    specs, split = {op.name: op for op in graph.operators}, set[str]()
     for operator in problem.operators:
         op = specs[operator.name]
-        macs = features_of(op, graph.tensors, machine).macs
+        bound = bind(op, graph.tensors)
+        macs = spec(op.kind).kernel(bound).repeats * spec(op.kind).work(bound).macs
         elements = max((graph.tensors[t].size_bytes // 4 for t in (*op.inputs, *op.outputs)), default=0)
         if is_split(macs, elements):
             split.add(operator.name)

@@ -36,6 +36,7 @@ from poetc.scheduling import (
     ScheduleError,
     Trace,
     complete,
+    for_recent,
     keep_all_decisions,
     keep_all_peak_bytes,
     verify,
@@ -98,7 +99,9 @@ class Processors(Reduction[Placement]):
 
     def usual(self, problem: Problem) -> Problem:
         """On the main processor: RAM does not depend on the processor, but for workspaces side by side."""
-        return self.fix(problem, (0,) * len(problem.operators))
+        if not problem.processors:
+            return problem
+        return replace(_on_main(problem), budget_bytes=problem.budget_bytes, deadline_ns=problem.deadline_ns)
 
     def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Placement]:
         """The best by simulation of everything once: rules, and moves of single operators."""
@@ -434,6 +437,11 @@ class _Side:
         if cost <= bound * (1 + solvers.ROUNDING):
             return Status.OPTIMAL
         return Status.FEASIBLE if cost - bound <= self.planner.options.gap * cost else Status.LIMIT
+
+
+@for_recent
+def _on_main(problem: Problem) -> Problem:
+    return placed(problem, (0,) * len(problem.operators))
 
 
 def on_several(problem: Problem, in_turn: Solution, planner: Planner) -> Solution | None:

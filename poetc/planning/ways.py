@@ -198,7 +198,7 @@ class CoreUsage(Reduction[int]):
                 self.results[way] = OptionResult(way, None, least[way], outcome)
                 continue
             scope = None if best is None or not any(_operators_of(best).values()) else best.proof.scope
-            bound = least[way] if best is None else self._least(problem, way, scope, planner)
+            bound = least[way] if best is None else self._least(problem, way, scope, planner, best.cost)
             if best is not None and bound >= (1 - gap) * best.cost:
                 same = self.at_hand(problem, way, planner) if bound <= best.cost and planner.left_s > 0 else None
                 if same is not None and self._is_better(same, best):
@@ -356,7 +356,8 @@ class CoreUsage(Reduction[int]):
         # The steps of one way may be cheapest in another, about which nothing was proven.
         scopes += [known.proof.scope for known in self.solved.values() if bound_holds(known, best)]
         by_scope = {
-            scope: {way: self._least(problem, way, scope, planner) for way in open_} for scope in dict.fromkeys(scopes)
+            scope: {way: self._least(problem, way, scope, planner, best.cost) for way in open_}
+            for scope in dict.fromkeys(scopes)
         }
         scope = max(by_scope, key=lambda scope: min(by_scope[scope].values(), default=0))
         least, best = by_scope[scope], best.with_scope(scope)
@@ -364,10 +365,11 @@ class CoreUsage(Reduction[int]):
             self.results[way] = replace(self.results[way], least=max(least[way], self.results[way].least))
         return with_lowest_bound(best, least.values(), planner.options.gap)
 
-    def _least(self, problem: Problem, way: int, scope: Scope | None, planner: Planner) -> int:
+    def _least(self, problem: Problem, way: int, scope: Scope | None, planner: Planner, enough: int) -> int:
         """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.
 
         From its own proof, or carried over from that of another way with the same encodings and streamed operands.
+        `enough`: the cost of the best schedule, from where on a higher bound is of no use.
         """
         asked = self.fix(problem, way)
         least = least_cost(asked)
@@ -385,7 +387,7 @@ class CoreUsage(Reduction[int]):
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
                 if scope is None or _has_steps_of(scope, known):
                     least = max(least, self._in_order(way, pair[1], known, planner))
-        return max(least, self._by_phases(way, asked, scope, planner))
+        return least if least >= enough else max(least, self._by_phases(way, asked, scope, planner, enough))
 
     def _in_order(self, way: int, asked: Problem, known: Solution, planner: Planner) -> int:
         """The bound for operators side by side under the order of `known`, with any kernels and placement of state.
@@ -414,7 +416,7 @@ class CoreUsage(Reduction[int]):
             self.in_order[key] = max(bounds)
         return self.in_order[key]
 
-    def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner) -> int:
+    def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner, enough: int) -> int:
         """A way's bound from the parts of a step around one operator; 0 where none is known.
 
         With the encodings and streamed operands that `scope` names, or those found; it holds for any other choice.
@@ -435,6 +437,7 @@ class CoreUsage(Reduction[int]):
             self.by_phases[key] = solvers.phased_bound(
                 _with_operators(asked, options, planner),
                 time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),
+                enough=enough,
             )
         return self.by_phases[key]
 

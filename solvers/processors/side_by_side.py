@@ -2,12 +2,13 @@
 
 The actions of a schedule for one processor decide about keeping, recomputing and paging. Here they get processors and
 an order in which these seldom wait for each other. Frees come as late as RAM allows, so that no action waits for one.
-Of several such lists the checker's own simulation finds the cheapest that fits.
+The checker's own simulation prices the one of several such lists that ends first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from poetc.scheduling import (
@@ -50,24 +51,28 @@ def side_by_side(
     Deterministic; O(rules * actions * overtaken actions).
     """
     plain = replace(problem, deadline_ns=None)
-    best: tuple[tuple[int, int], tuple[Action, ...], Trace] | None = None
-    in_turn = one_after_another(actions, placement)
-    rules = RULES if len(actions) < LARGE else LARGE_RULES
-    lists = [in_turn, *(_fitting_list(problem, actions, placement, *rule) for rule in rules)]
+    is_large = len(actions) >= LARGE
+    rules = LARGE_RULES if is_large else RULES
+    lists = [_fitting_list(problem, actions, placement, *rule) for rule in rules]
     if (apart := _out_of_place(problem, actions)) != tuple(actions):
         lists += [_fitting_list(problem, apart, placement, *rule) for rule in rules[-APART_RULES:]]
-    for actions_of_list in dict.fromkeys(s for s in lists if s is not None):
+    # They do the same work, so that the one that ends first is the cheapest.
+    candidates = [listed for _, listed in sorted((p for p in lists if p is not None), key=lambda pair: pair[0])]
+    best: tuple[tuple[Action, ...], Trace] | None = None
+    for listed in candidates:
         try:
-            trace = verify_parts([(plain, actions_of_list)])
+            best = listed, verify_parts([(plain, listed)])
+            break
         except ScheduleError:
             continue  # its estimate of RAM was too low
-        late = 0 if problem.deadline_ns is None else max(0, trace.time_ns - problem.deadline_ns)
-        cost = late, problem.objective.cost(trace.energy_pj, trace.time_ns)
-        if best is None or cost < best[0]:
-            best = cost, actions_of_list, trace
-    if best is None or best[0][0]:
-        return None
-    return best[1], best[2]
+    if best is None or not is_large:
+        in_turn = one_after_another(actions, placement)
+        with suppress(ScheduleError):
+            trace = verify_parts([(plain, in_turn)])
+            if best is None or trace.time_ns < best[1].time_ns:
+                best = in_turn, trace
+    is_late = best is not None and problem.deadline_ns is not None and best[1].time_ns > problem.deadline_ns
+    return None if is_late else best
 
 
 def _out_of_place(problem: Problem, actions: Sequence[Action]) -> tuple[Action, ...]:
@@ -87,16 +92,20 @@ def _out_of_place(problem: Problem, actions: Sequence[Action]) -> tuple[Action, 
 
 def _fitting_list(
     problem: Problem, actions: Sequence[Action], placement: Placement, reach: int, by_rank: bool
-) -> tuple[Action, ...] | None:
-    """A list in which no action overtakes where RAM is short, as far as that is found out."""
+) -> tuple[int, tuple[Action, ...]] | None:
+    """When it ends, ns, and a list in which no action overtakes where RAM is short, as far as that is found out."""
     in_turn: list[range] = []
     for count in IN_TURN:
         listing = _List(problem, actions, placement, reach, by_rank, in_turn)
         listed = listing.run()
-        if listed is not None or reach == 1:
-            return listed
+        if listed is not None:
+            return listing.finish_ns, listed
+        if reach == 1:
+            return None
         in_turn.append(range(listing.next - count, listing.next + 1))
-    return _List(problem, actions, placement, reach, by_rank, in_turn).run()
+    listing = _List(problem, actions, placement, reach, by_rank, in_turn)
+    listed = listing.run()
+    return None if listed is None else (listing.finish_ns, listed)
 
 
 def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int]:
@@ -104,7 +113,7 @@ def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) 
     roomy = replace(problem, budget_bytes=ROOMY_BYTES)
     schedule = _List(roomy, _out_of_place(problem, actions), placement, 32, False)
     schedule.run()
-    end_ns = max(*schedule.end_ns, schedule.bus)
+    end_ns = schedule.finish_ns
     late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
     power_uw = sum(p.idle_uw for p in problem.processors) * end_ns
     energy_pj = 0
@@ -173,6 +182,10 @@ class _Item:
     waits: int = 0
     rank_ns: int = 0
     duration_ns: int = 0
+    processor: int = 0
+    taken: list[int] = field(default_factory=list)  # stays that it reads and overwrites
+    new_bytes: int = 0
+    workspace_bytes: int = 0
 
 
 class _List:
@@ -230,7 +243,8 @@ class _List:
             reads: Iterable[int] = ()
             if isinstance(decision, Compute):
                 operator = self.problem.operators[decision.operator]
-                cost = operator.cost_on(self.placement[decision.operator])
+                item.processor, item.workspace_bytes = self.placement[decision.operator], operator.workspace_bytes
+                cost = operator.cost_on(item.processor)
                 item.duration_ns = 0 if cost is None else cost[0]
                 reads = dict.fromkeys(operator.inputs)
             elif isinstance(decision, PageOut):
@@ -252,12 +266,14 @@ class _List:
                     stay = current[i]
                     edges |= {(user, k) for user in users[stay] if user >= 0}
                     self.stays[stay].is_overwritten = True
+                    item.taken.append(stay)
                     overwritten[o] = self.stays[stay].size_bytes
             for stay in item.reads:
                 users[stay].append(k)
             outputs = self.problem.operators[decision.operator].outputs if isinstance(decision, Compute) else ()
             for t in (decision.tensor,) if isinstance(decision, PageIn) else outputs:
                 size = overwritten.get(t, self.problem.tensors[t].size_bytes)
+                item.new_bytes += 0 if t in overwritten else size
                 item.makes.append(begin(t, k, size))
                 makers.append(k)
         for t, stay in current.items():
@@ -292,6 +308,11 @@ class _List:
             self._free(s)
         return tuple(self.result)
 
+    @property
+    def finish_ns(self) -> int:
+        """When all actions in the list so far are over."""
+        return max(*self.end_ns, self.bus)
+
     def _oldest_first(self) -> list[int]:
         """The stays that nobody needs any more."""
         return sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s))
@@ -301,11 +322,13 @@ class _List:
         best: tuple[tuple[int, int], int, list[int]] | None = None
         dead = self._oldest_first()
         for k in ready:
-            start = self._begin(k, dead)
-            if start is not None:
-                key = start[0], -self.items[k].rank_ns if self.by_rank else k
-                if best is None or key < best[0]:
-                    best = key, k, start[1]
+            last = -self.items[k].rank_ns if self.by_rank else k
+            earliest = self._earliest(self.items[k])
+            if best is not None and (earliest, last) >= best[0]:
+                continue
+            start = self._begin(k, dead, earliest)
+            if start is not None and (best is None or (start[0], last) < best[0]):
+                best = (start[0], last), k, start[1]
         if best is None:
             return False
         for s in best[2]:
@@ -319,33 +342,41 @@ class _List:
             self._free(s)
         k = ready[0]
         if not isinstance(self.items[k].decision, Compute):
-            if self._begin(k, self._oldest_first()) is None:
+            if self._begin(k, self._oldest_first(), self._earliest(self.items[k])) is None:
                 return False
             self._issue(k, fence=False)
             return True
-        if self.live + self._new_bytes(k) + self._own_workspace(k) > self.room:
+        if self.live + self.items[k].new_bytes + self.items[k].workspace_bytes > self.room:
             return False
         self._issue(k, fence=True)
         return True
 
-    def _begin(self, k: int, dead: Sequence[int]) -> tuple[int, list[int]] | None:
-        """When an item would begin, and the frees right before it, in the order of `dead`; None if it does not fit."""
-        item = self.items[k]
-        own = self._processor(item)
-        begin = max(self.end_ns[own], self.barrier, *(self.stays[s].written_ns for s in item.reads), 0)
+    def _earliest(self, item: _Item) -> int:
+        """When it would begin if RAM were not short."""
+        stays, own = self.stays, item.processor
+        begin = max(self.end_ns[own], self.barrier)
+        for s in item.reads:
+            begin = max(begin, stays[s].written_ns)
         if isinstance(item.decision, Compute):
-            taken = {i for i, _ in item.decision.in_place}
-            begin = max(
-                begin,
-                *(self.stays[s].used_ns for s in item.reads if self.stays[s].tensor in taken),
-                *(ns for q, ns in enumerate(self.before_last) if q != own),
-                0,
-            )
-        needed = self.live + self._new_bytes(k) + self._own_workspace(k)
+            for s in item.taken:
+                begin = max(begin, stays[s].used_ns)
+            for q, ns in enumerate(self.before_last):
+                if q != own:
+                    begin = max(begin, ns)
+        return begin
+
+    def _begin(self, k: int, dead: Sequence[int], begin: int) -> tuple[int, list[int]] | None:
+        """When an item would begin, no sooner than `begin`, and the frees right before it, in the order of `dead`.
+
+        None if it does not fit.
+        """
+        item = self.items[k]
+        own = item.processor
+        needed = self.live + item.new_bytes + item.workspace_bytes
         workspaces = [0 if q == own else w for q, w in enumerate(self.workspace)]
         needed += sum(workspaces)
         frees = []
-        outputs = {self.stays[m].tensor for m in item.makes}
+        outputs = {self.stays[m].tensor for m in item.makes} if dead else set()
         for s in dead:
             stay = self.stays[s]
             if stay.used_ns <= begin or needed > self.room or stay.tensor in outputs:
@@ -359,34 +390,28 @@ class _List:
 
     def _issue(self, k: int, *, fence: bool) -> None:
         item = self.items[k]
-        decision, own = item.decision, self._processor(item)
-        begin = max([self.end_ns[own], self.barrier, *(self.stays[s].written_ns for s in item.reads)])
+        decision, own = item.decision, item.processor
         if isinstance(decision, Compute):
             if fence:
-                self.barrier = begin = max(self.barrier, *self.end_ns)
+                self.barrier = max(self.barrier, *self.end_ns)
                 self.workspace = [0] * len(self.workspace)
-            taken = {i for i, _ in decision.in_place}
-            begin = max(
-                begin,
-                *(self.stays[s].used_ns for s in item.reads if self.stays[s].tensor in taken),
-                *(ns for q, ns in enumerate(self.before_last) if q != own),
-                0,
-            )
+            begin = self._earliest(item)
             extra_ns = self._hand_over_ns(item, own)
             self.hand_over_ns[own] += extra_ns
             end = begin + item.duration_ns + extra_ns
             self.before_last[own], self.end_ns[own] = self.end_ns[own], end
-            self.workspace[own] = self._own_workspace(k)
+            self.workspace[own] = item.workspace_bytes
             self.actions[own] += 1
             self.result.append(replace(decision, processor=own, fence=fence))
         else:
+            begin = self._earliest(item)
             if self.problem.paging is Paging.DMA:
                 self.bus = end = max(begin, self.bus) + item.duration_ns
             else:
                 end = begin + item.duration_ns
                 self.before_last[0], self.end_ns[0] = self.end_ns[0], end
             self.result.append(decision)
-        self.live += self._new_bytes(k)
+        self.live += item.new_bytes
         for s in item.reads:
             stay = self.stays[s]
             stay.readers_left -= 1
@@ -423,18 +448,6 @@ class _List:
         self.dead.remove(s)
         self.live -= stay.size_bytes
         self.barrier = max(self.barrier, stay.used_ns)
-
-    def _processor(self, item: _Item) -> int:
-        return self.placement[item.decision.operator] if isinstance(item.decision, Compute) else 0
-
-    def _own_workspace(self, k: int) -> int:
-        decision = self.items[k].decision
-        return self.problem.operators[decision.operator].workspace_bytes if isinstance(decision, Compute) else 0
-
-    def _new_bytes(self, k: int) -> int:
-        decision = self.items[k].decision
-        taken = {o for _, o in decision.in_place} if isinstance(decision, Compute) else set()
-        return sum(self.stays[s].size_bytes for s in self.items[k].makes if self.stays[s].tensor not in taken)
 
     def _hand_over_ns(self, item: _Item, own: int) -> int:
         processors, time_ns, flushed_ps = self.problem.processors, 0, 0

@@ -63,6 +63,7 @@ class Lanes:
 class _Known:
     bound: int = 0
     within_s: float = 0.0  # the time it was allowed; infinite where it needed less
+    enough: float = 0.0  # the bound at which it could end
 
 
 @functools.lru_cache(maxsize=16)
@@ -72,20 +73,22 @@ def _known(problem: Problem) -> _Known:
     return _Known()
 
 
-def phased_bound(problem: Problem, *, time_limit_s: float) -> int:
+def phased_bound(problem: Problem, *, time_limit_s: float, enough: float = math.inf) -> int:
     """No schedule costs less, with any order, kernels and placement of state; 0 where nothing is known.
 
     The answers for the latest problems are kept. One that the clock ended is computed anew with much more time alone.
+    `enough`: from there on a higher bound is of no use.
     """
     kept = _known(problem)
-    if time_limit_s >= LONGER * kept.within_s:
+    is_short = kept.enough <= kept.bound < enough  # it ended early
+    if is_short or time_limit_s >= LONGER * kept.within_s:
         stop_at = time.monotonic() + time_limit_s
-        kept.bound = max(kept.bound, _computed(problem, stop_at))
+        kept.bound, kept.enough = max(kept.bound, _computed(problem, stop_at, enough)), enough
         kept.within_s = time_limit_s if time.monotonic() >= stop_at else math.inf
     return kept.bound
 
 
-def _computed(problem: Problem, stop_at: float) -> int:
+def _computed(problem: Problem, stop_at: float, enough: float) -> int:
     if problem.objective is not Objective.ENERGY or problem.banks:
         return 0
     if not problem.processors and problem.paging is not Paging.DMA:
@@ -96,7 +99,7 @@ def _computed(problem: Problem, stop_at: float) -> int:
     lanes, least = tuple(_lanes(problem)), 0
     for at in fullest_operators(open_model(priced), OPERATORS):
         least = max(least, _bound_around(problem, priced, at, lanes, stop_at))
-        if time.monotonic() >= stop_at:
+        if least >= enough or time.monotonic() >= stop_at:
             break
     return least
 
