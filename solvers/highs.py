@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import signal
@@ -29,6 +30,7 @@ LONG_ROW = 2_000  # columns of a row, from which on it pays to do without presol
 # strengthen a row of hundreds of them without end.
 ROOM = 1024.0
 STOP_S, LOOK_S = 5.0, 0.1  # the grace after an event that ends it, and how often one is looked for
+AT_EXIT_S = 1.0  # for a MIP that was left behind, when Python ends
 NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
 GRACE_S = 10.0  # HiGHS may take so much longer than its limit, which the machine's other work explains
 
@@ -177,7 +179,7 @@ class Mip:
                 _stop_after(solver, max_rounds, events)
             if not is_mip:
                 solver.run()
-            elif not _comes_back(solver.run, time_limit_s, events):
+            elif not _comes_back(solver, time_limit_s, events):
                 return Answer(proven, INFINITY, None, False, False, 0)
         status, info = solver.getModelStatus(), solver.getInfo()
         self.iterations += max(0, int(info.simplex_iteration_count))
@@ -378,8 +380,8 @@ def _interrupts() -> Iterator[threading.Event | None]:
         before(signal.SIGINT, None)
 
 
-def _comes_back(run: Callable[[], object], time_limit_s: float, events: Sequence[threading.Event] = ()) -> bool:
-    """Whether `run` ends soon after its limit, or after one of `events`, which are to end it; raises its error.
+def _comes_back(solver: highspy.Highs, time_limit_s: float, events: Sequence[threading.Event] = ()) -> bool:
+    """Whether a MIP ends soon after its limit, or after one of `events`, which are to end it; raises its error.
 
     Otherwise its thread is left behind, and ends with us.
 
@@ -390,7 +392,7 @@ def _comes_back(run: Callable[[], object], time_limit_s: float, events: Sequence
 
     def task() -> None:
         try:
-            run()
+            solver.run()
         except BaseException as error:
             errors.append(error)
         finally:
@@ -403,10 +405,21 @@ def _comes_back(run: Callable[[], object], time_limit_s: float, events: Sequence
             stop_at = min(stop_at, time.monotonic() + STOP_S)
             events = ()
         if time.monotonic() >= stop_at:
+            atexit.register(_end, solver, ended)
             return False
     if errors:
         raise errors[0]
     return True
+
+
+def _end(solver: highspy.Highs, ended: threading.Event) -> None:
+    """End a MIP that was left behind, or turn its callback off: that would abort the process while Python ends."""
+    _ending.set()
+    if not ended.wait(AT_EXIT_S):
+        solver.stopCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
+
+
+_ending = threading.Event()  # set when Python ends
 
 
 def _stop_after(solver: highspy.Highs, max_rounds: int | None, events: Sequence[threading.Event]) -> None:
@@ -417,7 +430,7 @@ def _stop_after(solver: highspy.Highs, max_rounds: int | None, events: Sequence[
         nonlocal rounds
         rounds += out.mip_node_count == 0
         too_many = max_rounds is not None and out.mip_node_count == 0 and rounds > max_rounds
-        answer.user_interrupt = too_many or any(e.is_set() for e in events)
+        answer.user_interrupt = too_many or any(e.is_set() for e in (*events, _ending))
 
     solver.setCallback(check, None)
     solver.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)

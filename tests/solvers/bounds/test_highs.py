@@ -110,7 +110,8 @@ def test_a_mip_that_does_not_come_back_is_left_behind(monkeypatch: pytest.Monkey
     assert answer.bound == pytest.approx(lp, abs=1e-5)
 
 
-def test_a_mip_left_behind_leaves_the_exit_code_alone() -> None:
+@pytest.mark.parametrize("end", ["__main__.main()", "main()"], ids=["command", "script"])
+def test_a_mip_left_behind_leaves_the_exit_code_alone(end: str) -> None:
     """The thread asks for Python's lock again while the process ends, for which C++ aborts it."""
     script = (
         "import sys; from poetc import __main__, cli; from poetc.solvers import highs;"
@@ -123,7 +124,7 @@ def test_a_mip_left_behind_leaves_the_exit_code_alone() -> None:
         "    print(hard().solve(time_limit_s=0.1).optimal, flush=True)\n"
         "    sys.exit(3)\n"
         "highs.GRACE_S, highs.quiet_solver, cli.main = 0.1, endless, main\n"
-        "__main__.main()"
+        f"{end}"
     )
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, check=False)
