@@ -45,6 +45,12 @@ def run(*arguments: object) -> Ended:
     return Ended(ended.value.code, out.getvalue(), "".join(said))
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command without -o writes into the working directory, where another test may have solved another model."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def poetc() -> Callable[..., Ended]:
     return run

@@ -587,7 +587,7 @@ def test_a_training_goes_on_with_another_rate_and_schedule_and_from_python(
     same = {"data": f"{DATA}:train_x,train_y", "normalize": "0..255", "schedule": "cosine", "resume": True}
     notes: list[str] = []
     train(model, out=out, epochs=2, **same, note=notes.append)
-    assert any("cosine lasts as long as the training, so its curve is stretched from 1 epochs" in n for n in notes)
+    assert any("cosine lasts as long as the training, so its curve is stretched from 1 epoch," in n for n in notes)
     ended = poetc("train", "--resume", "-o", out, "--epochs", "3", "--schedule", "cosine:steps=34", "--json")
     assert ended.code == 0 and "begins anew at step 68" in ended.err, ended.err
     rate = float(TrainingOptions(optimizer="adam").learning_rate or 0)
