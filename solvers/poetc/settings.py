@@ -373,6 +373,7 @@ class PlacementSettings:
     large_entries: int = 500_000  # coefficients, from which on they are solved less closely
     slack: float = 0.05  # of the gap left: how closely then
     most_entries: int = 1_500_000  # coefficients: larger relaxations with several cuts are not tried
+    between_operators: int = 8000  # up to so many, relaxations with several cuts have rows inside their stages
     effort_factor: int = 4  # more work where no cut is new
     most_effort: int = 64  # times the first work
     small_operators: int = 200  # up to so many, all single cuts are solved, as MIPs; else some, as LPs

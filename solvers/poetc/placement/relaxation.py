@@ -7,7 +7,7 @@ in RAM costs nothing as long as it stays there. It occupies RAM from the end of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +71,12 @@ class OpenPlacement(CutModel):
         # Other tensors are in RAM too when a step begins.
         fixed = sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
         self.ram_row(list(self.in_ram.values()), [float(model.size[t]) for t in self.in_ram], model.capacity - fixed)
+
+    def keep(self, held: Iterable[tuple[int, int]]) -> None:
+        """Hold tensors at cuts: pairs of the number of a cut and a tensor. The bound is then one for such plans."""
+        for g, t in held:
+            if t in self.hold[g]:
+                self.mip.lower[self.hold[g][t]] = 1.0
 
     def _needed_page_in(self, t: int) -> None:
         if t not in self.in_ram:

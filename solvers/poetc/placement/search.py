@@ -6,6 +6,7 @@ in RAM costs nothing as long as it stays there. It occupies RAM from the end of 
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import threading
@@ -38,7 +39,7 @@ from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
-from poetc.solvers.poetc.search.plans import lazy_codes, overfull
+from poetc.solvers.poetc.search.plans import chain_ends, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.settings import LARGE, PLACEMENT, SPREAD, WORK
 from poetc.solvers.poetc.work import simplex_s
@@ -72,6 +73,7 @@ class PlacementSearch:
         self.cuts: tuple[int, ...] = ()  # of the next relaxation
         self.known: dict[frozenset[int], float] = {}  # the cheapest schedules, longer searches too
         self._codes: dict[frozenset[int], list[int]] = {}
+        self._most_cuts = 2  # of a relaxation that is not too large, about
         self._relaxing_s = 0.0  # work on the last relaxation with several cuts, seconds of a usual machine
         self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with this placement
         self._follows_first = False
@@ -205,7 +207,7 @@ class PlacementSearch:
         yield True
         cuts = {self.model.cut, *([best()] if bound_at else [])}
         if excess and best() == at:
-            cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)}
+            cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)[: self._most_cuts - 1]}
         new: list[int] = []
         while True:
             self.cuts = tuple(sorted(cuts))
@@ -222,7 +224,7 @@ class PlacementSearch:
                 self.cuts = ()
                 break
             excess = self._follow(relaxation) if relaxation.held else []
-            new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
+            new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)[: max(1, self._most_cuts - len(cuts))]
             cuts.update(new)
             self.cuts = tuple(sorted(cuts))
             yield True
@@ -267,6 +269,10 @@ class PlacementSearch:
             kept = {t for chain in self.chains if chain[0] in best - stored for t in chain}
             race.offer_improved([c for c in self._codes[best] if c < n or (c - n) % m not in kept], "state placement")
 
+    def _has_rows_between(self, cuts: tuple[int, ...]) -> bool:
+        """Whether a relaxation has rows inside its stages, which grow with the square of the operators."""
+        return len(cuts) > 1 and self.model.n_ops <= PLACEMENT.between_operators
+
     @property
     def too_large(self) -> bool:
         """Whether the last relaxation was too large to be solved."""
@@ -274,7 +280,10 @@ class PlacementSearch:
 
     def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
         free = self.free if len(cuts) > 1 else frozenset[int]()
-        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=len(cuts) > 1, free=free)
+        between = self._has_rows_between(cuts)
+        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=between, free=free)
+        if len(cuts) == 1:
+            self._most_cuts = max(2, PLACEMENT.most_entries // max(1, self.relaxed.mip.entries))
         if self.too_large:
             return None
         nothing_known, gap = self.least == math.inf, max(PLACEMENT.gap, PLACEMENT.gap_share * self.options.gap)
@@ -375,35 +384,47 @@ class PlacementSearch:
         self.settled |= stored == self.suggested and not self._follows_first
         self._follows_first = False
         self.suggested = stored
-        excess = self._take_plan(stored, relaxation)
+        excess, codes = self._take_plan(stored, relaxation)
         if self.model.n_ops > PLACEMENT.small_operators:
-            self._tighten(relaxation.cuts, excess)
+            self._tighten(relaxation.cuts, excess, codes)
         if not self.proven:
             self._race(stored, relaxation)
         return excess
 
-    def _take_plan(self, stored: frozenset[int], relaxation: Relaxation) -> list[tuple[int, int]]:
-        """Take the sequence of a plan, if it fits; returns by how much it needs too much RAM, and where."""
+    def _take_plan(self, stored: frozenset[int], relaxation: Relaxation) -> tuple[list[tuple[int, int]], list[int]]:
+        """Take the sequence of a plan, if it fits; returns by how much it needs too much RAM, and where, and itself."""
         race = Race(on_store(self.problem, stored), self.options.seed, self.stop_at)
         codes = lazy_codes(race.model, relaxation)
         if codes is None:
-            return []
+            return [], []
         codes = improve(race.model, codes, race.capacity_for(codes))
         excess = overfull(race.model, codes, race.capacity_for(codes))
         if not excess and race.offer(codes, "relaxed MIP"):
             self._keep(stored, race)
             self.raced[stored] = min(self.known[stored], self.raced.get(stored, math.inf))
-        return excess
+        return excess, codes
 
-    def _tighten(self, cuts: tuple[int, ...], excess: list[tuple[int, int]]) -> None:
-        """Take plans of the same cuts for less RAM: less by the excess of the last plan, until one fits."""
-        less = 0
+    def _tighten(self, cuts: tuple[int, ...], excess: list[tuple[int, int]], codes: list[int]) -> None:
+        """Take plans of the same cuts that need less RAM, until one fits.
+
+        Where the last plan makes a chain of tensors again at once, the next one holds some of them. Else it has less
+        RAM, by the excess of the last one.
+        """
+        less, held = 0, set[tuple[int, int]]()
         for _ in range(PLACEMENT.tightened):
             if not excess or excess[0][0] > PLACEMENT.tightened_share * self.model.capacity or self.done:
                 return
-            less += excess[0][0]
+            at = excess[0][1]
+            g = bisect.bisect_right(cuts, at) - 1
+            ends = {(g, t) for t in chain_ends(self.model, codes, at)} if g >= 0 else set()
+            if len(ends) > 1 and not ends <= held:
+                held |= ends
+            else:
+                less += excess[0][0]
             model = open_model(replace(self.problem, budget_bytes=self.problem.budget_bytes - less))
-            relaxed = OpenPlacement(model, cuts, self.chains, between=len(cuts) > 1, free=self.relaxed.uncounted)
+            between = self._has_rows_between(cuts)
+            relaxed = OpenPlacement(model, cuts, self.chains, between=between, free=self.relaxed.uncounted)
+            relaxed.keep(held)
             plan = relaxed.solve(
                 time_limit_s=max(WORK.least_left_s, self.stop_at - time.monotonic()),
                 max_nodes=PLACEMENT.nodes,
@@ -416,7 +437,7 @@ class PlacementSearch:
             self.spent += simplex_s(relaxed.mip.iterations, relaxed.mip.entries)
             if not plan.held:
                 return
-            excess = self._take_plan(relaxed.stored, plan)
+            excess, codes = self._take_plan(relaxed.stored, plan)
 
     def _neighbours(self) -> Iterator[bool]:
         """Race placements that differ from the best by one tensor, or by two that swap, until none is better."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -130,6 +131,27 @@ def overfull(model: Model, codes: Sequence[int], capacity: int) -> list[tuple[in
                 excesses.append((worst, code))
             worst = 0
     return sorted(excesses, key=lambda x: (-x[0], x[1]))
+
+
+def chain_ends(model: Model, codes: Sequence[int], v: int) -> list[int]:
+    """Tensors that are made again before `v`, and divide the others into parts: about as many as a part is long.
+
+    Only tensors count that wait beside `v` for later readers, and are no smaller than their mean. A chain that is made
+    again from its beginning fills RAM with them. Where these ends are held, it is made again part by part.
+    """
+    n, at = model.n_ops, codes.index(v)
+    seen: set[int] = set()
+    again: dict[int, None] = {}
+    for code in codes[:at]:
+        if code in seen and code < n:
+            again.update(dict.fromkeys(model.outputs[code]))
+        seen.add(code)
+    later = {t for code in codes[at + 1 :] if code < n for t in model.inputs[code]}
+    waiting = [t for t in again if t in later]
+    size = sum(model.size[t] for t in waiting)
+    large = [t for t in waiting if model.size[t] * len(waiting) >= size]
+    step = max(1, round(math.sqrt(len(large))))
+    return large[step - 1 :: step]
 
 
 def sample(random: np.random.Generator, model: Model, around: Policy | None, plan: Plan | None) -> Policy:

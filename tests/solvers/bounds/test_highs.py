@@ -95,6 +95,33 @@ def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> Non
     assert answer.bound == pytest.approx(lp, abs=1e-5) and answer.bound <= best
 
 
+def test_a_mip_with_long_rows_is_solved_near_its_lp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bound is below the optimum, its solution within the gap above its bound, and an impossible one stays so."""
+    taken = 0
+    for seed in range(60):
+        random, mip = Random(seed), Mip()
+        items = [mip.column(-random.randint(5, 40)) for _ in range(25)]
+        for _ in range(1 + seed % 2):
+            mip.row(items, [random.randint(1, 30) for _ in items], upper=90)
+        if seed % 6 == 0:
+            mip.row(items[:2], [1.0, 1.0], lower=3.0)
+        gap, cutoff = random.choice((1e-3, 0.05)), random.choice((None, 0.0, -600.0))
+        best = mip.solve(time_limit_s=20)
+        with monkeypatch.context() as patch:
+            patch.setattr(highs, "LONG_ROW", 2)
+            near = mip._near_lp(20.0, gap, cutoff, threads=1, seed=0)
+            answer = mip.solve(time_limit_s=20, gap=gap, cutoff=cutoff)
+        if answer.infeasible:
+            assert best.infeasible or (cutoff is not None and best.objective >= cutoff), seed
+            continue
+        assert not best.infeasible
+        assert answer.bound <= best.objective + 1e-4 and answer.objective >= best.objective - 1e-4, seed
+        if answer.values is not None:
+            assert answer.objective - answer.bound <= gap * abs(answer.objective) + 1e-6, seed
+        taken += near is not None and near.values is not None
+    assert taken >= 5
+
+
 def test_a_mip_that_does_not_come_back_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """HiGHS's presolve may loop for hours past its limit. What the LP proved still holds."""
     monkeypatch.setattr(highs, "MANY_ENTRIES", 0)

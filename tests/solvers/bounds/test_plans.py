@@ -9,9 +9,10 @@ from poetc.scheduling import Completer, InPlace, OperatorSpec, Problem
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.ladder import new_cuts
-from poetc.solvers.poetc.search.plans import lazy_codes, overfull
+from poetc.solvers.poetc.search.plans import chain_ends, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from tests.solvers.cases import case
+from tests.solvers.chains import chain
 from tests.support.problems import ProblemBuilder, training_problem, with_budget
 
 
@@ -90,3 +91,13 @@ def test_new_cuts_are_new_and_apart() -> None:
     assert new_cuts({8, 9}, [9], 10) == []
     assert new_cuts(set(), list(range(90)), 90) == [0, 3, 6, 9, 12, 15, 18], "one for every twelve"
     assert new_cuts(set(), [], 10) == []
+
+
+def test_a_chain_that_is_made_again_has_as_many_parts_as_a_part_has_tensors() -> None:
+    steps = 17
+    model = Model(chain(steps))
+    once = list(range(model.n_ops))
+    codes = [*once[: steps + 1], *range(steps - 1), *once[steps + 1 :]]  # all but the last one again
+    ends = chain_ends(model, codes, steps + 1)
+    assert [model.problem.tensors[t].name for t in ends] == ["x4", "x8", "x12"]
+    assert chain_ends(model, once, steps + 1) == []
