@@ -32,6 +32,10 @@ setup-arm: ## install the compilers and emulators of the boards
 setup-browser: ## install the browser that tests lay out reports with
 	@scripts/setup-browser
 
+.PHONY: setup-arm64-python
+setup-arm64-python:
+	@scripts/setup-arm64-python --optional
+
 .PHONY: demo
 demo: setup ## train the shipped digits model on a new writer: solve, compare bits, train, write a better ONNX file
 	@$(BIN)/python demo/demo.py
@@ -71,8 +75,8 @@ test: lint setup-arm setup-browser ## lint and all tests but the long ones: abou
 	$(PYTEST) -m "not long and not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: lint setup-arm setup-browser ## the long tests too: whole networks counted, and every other class of boards
-	@scripts/setup-arm64-python --optional
+test-all: setup-test setup-arm ## the long tests too: whole networks counted, and every other class of boards
+	@$(MAKE) --no-print-directory --output-sync -j3 lint-types lint-text setup-browser setup-arm64-python
 	$(PYTEST) -m "not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-times

@@ -29,6 +29,10 @@ STACK_ARM64_BYTES = 4608  # the stack that the profile qemu-virt-a72 sets aside
 ROOT = Path(__file__).resolve().parents[2]
 
 QUICK_BOARDS = ("mps2-an386", "aarch64")  # which `make test` runs; tests of others are long
+# Boards whose kernels are compiled as those of mps2-an385-m0, mps2-an385, mps2-an505, virt-a72 and linux-a76.
+REPEATED = ("microbit", "lm3s6965evb", "mps2-an521", "raspi3b", "virt-a76")
+CORES = sorted(set(boards.BOARDS) - set(REPEATED))  # one board of each, with room for convolutions
+INSTRUCTIONS = [board for board in CORES if board != "aarch64"]  # whose core has those of virt-a72
 
 
 @pytest.hookimpl(tryfirst=True)

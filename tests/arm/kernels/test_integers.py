@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from poetc import measure, passes, training
-from poetc.boards import BOARDS
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Attribute, Graph, Role, TensorType
 from poetc.measure import build_firmware, build_host, execute
@@ -16,11 +15,9 @@ from poetc.ops import Builder
 from poetc.program import lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
-from tests.arm.conftest import Bits, Solve, Solved, bits
+from tests.arm.conftest import INSTRUCTIONS, Bits, Solve, Solved, bits
 
 STEPS = 3
-# Too little memory, or the core of virt-a72 or of linux-a76.
-SMALL = ("microbit", "lm3s6965evb", "aarch64", "virt-a76")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,7 @@ def test_the_schedule_changes_no_bit(residual: Solved, residual_host: Bits, solv
     assert free.on_host(STEPS) == residual_host
 
 
-@pytest.mark.parametrize("board", sorted(set(BOARDS) - set(SMALL)))
+@pytest.mark.parametrize("board", INSTRUCTIONS)
 @pytest.mark.long
 def test_residual_additions_have_the_same_bits(
     board: str, residual: Solved, residual_host: Bits, tmp_path: Path

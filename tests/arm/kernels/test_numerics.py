@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from poetc.boards import BOARDS, TARGETS
+from poetc.boards import BOARDS, TARGETS, resolve
 from poetc.commands import programs
 from poetc.measure import BoardStopped, build_firmware, build_host, execute
 from poetc.program import sample_inputs
-from tests.arm.conftest import Bits, Solve, bits, run_host
+from tests.arm.conftest import CORES, INSTRUCTIONS, REPEATED, Bits, Solve, bits, run_host
 from tests.program.models import paged_decisions, training_case
 
 STEPS = 20
 ALL = sorted(BOARDS)
-LARGE = [name for name in ALL if name not in ("microbit", "lm3s6965evb", "aarch64")]
 
 
 def test_every_core_has_a_board() -> None:
     cores = {board.target for board in BOARDS.values()}
     assert cores == {t.name for t in TARGETS.values() if t.board}
     assert all(BOARDS[t.board].target == t.name for t in TARGETS.values() if t.board)
+
+
+def test_the_boards_that_are_left_out_have_the_kernels_of_others() -> None:
+    def machine(board: str) -> list[str]:
+        return re.findall(r"-m[a-z-]+=\S+", resolve(BOARDS[board].target, board, "separate")[0].flags)
+
+    others = [machine(board) for board in CORES]
+    assert all(machine(board) in others for board in REPEATED)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +75,7 @@ def test_the_widest_vectors_of_this_machine_have_the_same_bits(
     assert solved.on_host(3, TARGETS["host"].flags) == convolutional_host
 
 
-@pytest.mark.parametrize("board", LARGE)
+@pytest.mark.parametrize("board", INSTRUCTIONS)
 def test_convolutions_and_norms_have_the_same_bits(
     board: str, solve: Solve, convolutional_host: Bits, tmp_path: Path
 ) -> None:

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from poetc.boards import BOARDS
 from poetc.commands import programs
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_request
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
-from tests.arm.conftest import Bits, Solved, bits
+from tests.arm.conftest import INSTRUCTIONS, Bits, Solved, bits
 from tests.support import qdq
 
 STEPS = 3
-SMALL = ("microbit", "lm3s6965evb", "aarch64")  # too little memory, or the core of virt-a72
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +32,7 @@ def on_host(quantised: Solved) -> Bits:
     return quantised.on_host(STEPS)
 
 
-@pytest.mark.parametrize("board", sorted(set(BOARDS) - set(SMALL)))
+@pytest.mark.parametrize("board", INSTRUCTIONS)
 def test_boards_have_the_bits_of_the_host(board: str, quantised: Solved, on_host: Bits, tmp_path: Path) -> None:
     run = quantised.on_board(board, tmp_path, STEPS, gradients=True)
     assert bits(run) == on_host
