@@ -222,8 +222,12 @@ class Relaxing:
         if cost < math.inf:
             gap = max(gap, ladder.slack * gap_share(bound, cost))
 
+        has_rows = between and self.model.n_ops <= RELAXING.between_operators
+
         def task(stop: threading.Event | None = None) -> Solved:
-            model = CutModel(self.model, cuts, between=between, free=free, ties=ties)
+            if between and not has_rows and len(cuts) > 1:
+                return Solved(None)  # it would be too large, which shows only after minutes
+            model = CutModel(self.model, cuts, between=has_rows, free=free, ties=ties)
             if len(cuts) > 1 and model.mip.entries > RELAXING.most_entries:
                 return Solved(None)
             relaxation = model.solve(

@@ -81,6 +81,7 @@ class RelaxingSettings:
     nodes: int = 200  # of the tree, at most
     least_nodes: int = 20  # however many coefficients there are
     nodes_x_entries: int = 10_000_000  # nodes times coefficients: a node takes time in proportion
+    between_operators: int = 8000  # up to so many there are rows inside stages, whose number grows with the square
     most_entries: int = 1_500_000  # coefficients: larger relaxations with several cuts are not tried
     ties_share: int = 4  # ties are broken where that costs at most the inverse of this of the gap
     coarse_cuts: int = 4  # of the positions of single cuts, every so many first; then beside the best
@@ -373,7 +374,6 @@ class PlacementSettings:
     large_entries: int = 500_000  # coefficients, from which on they are solved less closely
     slack: float = 0.05  # of the gap left: how closely then
     most_entries: int = 1_500_000  # coefficients: larger relaxations with several cuts are not tried
-    between_operators: int = 8000  # up to so many, relaxations with several cuts have rows inside their stages
     effort_factor: int = 4  # more work where no cut is new
     most_effort: int = 64  # times the first work
     small_operators: int = 200  # up to so many, all single cuts are solved, as MIPs; else some, as LPs

@@ -41,7 +41,7 @@ from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.plans import chain_ends, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.settings import LARGE, PLACEMENT, SPREAD, WORK
+from poetc.solvers.poetc.settings import LARGE, PLACEMENT, RELAXING, SPREAD, WORK
 from poetc.solvers.poetc.work import simplex_s
 
 
@@ -271,7 +271,7 @@ class PlacementSearch:
 
     def _has_rows_between(self, cuts: tuple[int, ...]) -> bool:
         """Whether a relaxation has rows inside its stages, which grow with the square of the operators."""
-        return len(cuts) > 1 and self.model.n_ops <= PLACEMENT.between_operators
+        return len(cuts) > 1 and self.model.n_ops <= RELAXING.between_operators
 
     @property
     def too_large(self) -> bool:
