@@ -249,6 +249,8 @@ class _OpenPlacement:
         search.run(STATE.choice_share * self.options.work_limit_s, until_settled=True)
         while search.least == math.inf and search.run(STATE.more_share * self.options.work_limit_s):
             pass  # with a placement that nothing was found for the solve below would find nothing either
+        if not self.options.is_quick:
+            search.spread(max(search.stop_at, time.monotonic() + STATE.least_share * self.limit_s))
         packs = self._set_aside_too_tight(search, ordered)
         # A placement without a schedule so far may still be possible: the one that a relaxation suggests, all on the
         # store, or all in RAM.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from poetc.solvers.interface import ROUNDING
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
+from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.ladder import Ladder, around, gap_share, has_wide_gap, single_cut_positions
 from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
@@ -129,8 +130,9 @@ class Relaxing:
                 over = spent_s >= (SPREAD.lp_share if lp else 1.0) * work_s or self.race.out_of_time
                 if over or (stop is not None and stop.is_set()):
                     return None
-                solved = self.task(cuts, lp=lp, bound=known, cost=cost, free=free, effort=SPREAD.effort)(stop)
-                solved_with[len(cuts), lp] = solved
+                effort = SPREAD.effort
+                task = self.task(cuts, gaps=True, lp=lp, bound=known, cost=cost, free=free, effort=effort)
+                solved_with[len(cuts), lp] = solved = task(stop)
                 return solved.relaxation
 
             best = best_spread(self.model, relax)
@@ -199,6 +201,7 @@ class Relaxing:
         cuts: tuple[int, ...],
         *,
         between: bool = False,
+        gaps: bool = False,
         lp: bool = False,
         bound: float | None = None,
         cost: float | None = None,
@@ -208,7 +211,7 @@ class Relaxing:
         """A task that solves the relaxation with these cuts, or its LP, with limited work or until the time is up.
 
         `bound` and `cost`: the best that are known, in place of those known now. `free` and `effort`: in place of the
-        ladder's.
+        ladder's. `gaps`: the relaxation of `bounds.gaps`.
         """
         bound = self.solving.bound if bound is None else bound
         cost = self.solving.known_cost if cost is None else cost
@@ -227,7 +230,10 @@ class Relaxing:
         def task(stop: threading.Event | None = None) -> Solved:
             if between and not has_rows and len(cuts) > 1:
                 return Solved(None)  # it would be too large, which shows only after minutes
-            model = CutModel(self.model, cuts, between=has_rows, free=free, ties=ties)
+            if gaps:
+                model: CutModel = GapModel(self.model, cuts, free=free)
+            else:
+                model = CutModel(self.model, cuts, between=has_rows, free=free, ties=ties)
             if len(cuts) > 1 and model.mip.entries > RELAXING.most_entries:
                 return Solved(None)
             relaxation = model.solve(

@@ -20,6 +20,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
+from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.large import bound_of_large
 from poetc.solvers.poetc.bounds.spread import spread_cuts
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
@@ -143,7 +144,12 @@ def invalid_bounds(seed: int) -> list[str] | None:
         cuts, seen = spread_cuts(fixed, count), sorted(set(fixed.size))
         for least_bytes, lp in itertools.product((seen[0], seen[len(seen) // 2], seen[-1]), (False, True)):
             free = frozenset(t for t, size in enumerate(fixed.size) if size < least_bytes)
-            asked = (CutModel(fixed, cuts, free=free), in_ram), (OpenPlacement(opened, cuts, chains, free=free), best)
+            asked = (
+                (CutModel(fixed, cuts, free=free), in_ram),
+                (GapModel(fixed, cuts, free=free), in_ram),
+                (OpenPlacement(opened, cuts, chains, free=free), best),
+                (GapModel(opened, cuts, chains=chains, free=free), best),
+            )
             for model, least in asked:
                 relaxation = None if least is None else model.solve(time_limit_s=60, relax=lp)
                 if relaxation is not None and (relaxation.infeasible or relaxation.bound > least.cost):

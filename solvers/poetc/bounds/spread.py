@@ -58,6 +58,8 @@ def best_spread(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxatio
                 break
         return best
 
+    if model.n_ops * (model.n_tensors - len(small_tensors(model))) > SPREAD.most_pairs:
+        return None
     lp = growing(SPREAD.counts, True)
     if lp is None:
         return None

@@ -11,7 +11,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from poetc.scheduling import (
@@ -32,6 +32,7 @@ from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.beside import BackgroundTask
 from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.ladder import fullest_operator, has_wide_gap, new_cuts, single_cut_positions
 from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
@@ -84,6 +85,13 @@ class PlacementSearch:
         """Take up these options, in another solve of the problem."""
         self.options, self.stop_at, self.progress = options, stop_at, progress
         self.settled = self.suggested is not None
+
+    def spread(self, stop_at: float) -> None:
+        """Raise the bound with cuts spread over the step, where a wide gap is left."""
+        if has_wide_gap(self.bound, self.least) and not self.impossible:
+            work_s = SPREAD.work_share * self.options.work_limit_s
+            bound, spent_s = bound_of_spread(self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at)
+            self.bound, self.spent = max(self.bound, bound), self.spent + spent_s
 
     def rest(self) -> None:
         """Let go of the last relaxation, which can take much memory, until the search goes on."""
@@ -487,20 +495,48 @@ def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, st
 
     From one cut at the operator beside which the most is in RAM, cuts spread over the step, and large tensors.
     """
-    model, chains, spent_s, least = open_model(problem), movable_state(problem), 0.0, 0.0
-    small = small_tensors(model, chains)
+    model, chains = open_model(problem), movable_state(problem)
+    relaxed = OpenPlacement(model, (fullest_operator(model),), chains)
+    relaxation = relaxed.solve(
+        time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
+        max_nodes=PLACEMENT.nodes,
+        max_rounds=PLACEMENT.rounds,
+        gap=PLACEMENT.gap,
+        cutoff=cutoff,
+    )
+    spent_s, least = relaxed.work_s(lp=False), min(relaxation.bound, cutoff)
+    if has_wide_gap(least, cutoff):
+        bound, more_s = bound_of_spread(model, chains, cutoff, work_s=work_s - spent_s, stop_at=stop_at)
+        spent_s, least = spent_s + more_s, max(least, bound)
+    if worth_large_tensors(model, least, cutoff):
+        left_s = work_s - spent_s
+        large = bound_of_large(problem, cutoff, chains=chains, known=least, work_s=left_s, stop_at=stop_at)
+        least = max(least, min(large.bound, cutoff))
+    return math.ceil(least)
 
-    def relax(cuts: tuple[int, ...], lp: bool = False, effort: int = 1) -> Relaxation | None:
+
+def bound_of_spread(
+    model: Model, chains: Sequence[tuple[int, ...]], cutoff: float, *, work_s: float, stop_at: float
+) -> tuple[float, float]:
+    """The bound of cuts spread over the step with any placement of `chains`, at most `cutoff`; and the work on it.
+
+    Where small state is a decision, a MIP can take ten times as long. So it is none at first.
+    """
+    spent_s, least = 0.0, 0.0
+
+    def relax(cuts: tuple[int, ...], lp: bool, free: frozenset[int], began_s: float, share: float) -> Relaxation | None:
         nonlocal spent_s, least
-        over = spent_s >= (SPREAD.lp_share if lp else 1.0) * work_s or time.monotonic() >= stop_at
-        if len(cuts) > 1 and over:
+        end_s = began_s + share * (SPREAD.lp_share if lp else 1.0) * (work_s - began_s)
+        if spent_s >= end_s or time.monotonic() >= stop_at:
             return None
-        relaxed = OpenPlacement(model, cuts, chains, free=small if len(cuts) > 1 else frozenset())
+        relaxed = GapModel(model, cuts, chains=chains, free=free)
+        if relaxed.mip.entries > PLACEMENT.most_entries:
+            return None
         relaxation = relaxed.solve(
             time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
             relax=lp,
-            max_nodes=effort * PLACEMENT.nodes,
-            max_rounds=effort * PLACEMENT.rounds,
+            max_nodes=SPREAD.effort * PLACEMENT.nodes,
+            max_rounds=SPREAD.effort * PLACEMENT.rounds,
             gap=PLACEMENT.gap,
             cutoff=cutoff,
         )
@@ -508,11 +544,7 @@ def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, st
         least = max(least, min(relaxation.bound, cutoff))
         return relaxation
 
-    relax((fullest_operator(model),))
-    if has_wide_gap(least, cutoff):
-        best_spread(model, lambda cuts, lp: relax(cuts, lp, SPREAD.effort))
-    if worth_large_tensors(model, least, cutoff):
-        left_s = work_s - spent_s
-        large = bound_of_large(problem, cutoff, chains=chains, known=least, work_s=left_s, stop_at=stop_at)
-        least = max(least, min(large.bound, cutoff))
-    return math.ceil(least)
+    for free, share in ((small_tensors(model), SPREAD.coarse_share), (small_tensors(model, chains), 1.0)):
+        if has_wide_gap(least, cutoff):
+            best_spread(model, functools.partial(relax, free=free, began_s=spent_s, share=share))
+    return least, spent_s

@@ -1,0 +1,244 @@
+"""Lower bounds from a relaxed MIP that counts each gap between two uses of a tensor, for budgets near the smallest.
+
+A tensor's points are its first birth, the first executions that read it, and the cuts after its birth; the start or
+the end of the step where it is there. Between two points a and b in turn is a gap. For every schedule that executes the
+operators for the first time in the problem's order, set:
+
+    S[c,t] = 1 if t is in RAM while the cut c is first executed; at the other points it is,
+    K[t,a] = 1 if t is in RAM all the time from a to b,
+    I[t,a] = 1 if t is paged in between a and b,   R[t,a] = 1 if it is made again there,
+    O[t]   = 1 if t is paged out at all.
+
+The rows are:
+
+    S[b,t] <= K[t,a] + I[t,a] + R[t,a];   K[t,a] <= S[a,t];   I[t,a] <= O[t];
+    R[t,a] <= S[c,u] + I[u,c] + R[u,c] for each u that makes t, of its gap c around a; nothing, if u is read there.
+
+RAM at each first execution is its working set, the S of cuts, and the K of each tensor that is not its operand. An
+operator that runs again between a and b has its working set beside every tensor that stays from a to b.
+
+Relaxations of `cuts` count a tensor once a stage, however often the stage reads it. Here every reader has its own gap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.solvers.highs import Answer
+from poetc.solvers.model import NEVER, Model
+from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
+from poetc.solvers.poetc.bounds.ram import working_set_bytes
+from poetc.solvers.poetc.settings import CUTS, SPREAD
+
+ONE, ZERO = -1, -2  # columns that are constants
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The time of tensor `t` between two of its points, with its columns."""
+
+    t: int
+    start: int
+    end: int
+    before: int  # S at the start
+    stays: int  # K
+    load: int  # I
+    run: int  # R
+
+
+class GapModel(CutModel):
+    """The relaxed MIP for one list of cuts; `chains`: versions of state whose placement is a decision.
+
+    With chains, the model is that of `open_model`, where all such state is on the store. For each chain w .. w', h = 1
+    if it lives in RAM. Then w is there at the start, and w' at the end. Else w is read, and w' is written.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        cuts: Sequence[int],
+        *,
+        chains: Sequence[tuple[int, ...]] = (),
+        free: frozenset[int] = frozenset(),
+    ) -> None:
+        """`free`: tensors too small to decide about; see `CutModel`. Such state lives in RAM and takes no room."""
+        self.chains = [chain for chain in chains if chain[0] not in free]
+        self.no_decision = {t for chain in chains if chain[0] in free for t in chain}
+        super().__init__(model, cuts, free=free - {t for chain in chains for t in chain})
+
+    def _build(self, between: bool) -> None:
+        model, mip = self.model, self.mip
+        self.capacity = model.paging_capacity if model.must_page else model.capacity
+        if model.can_page and not model.must_page and model.problem.page_buffer_bytes:
+            self.pages = mip.column()
+        self.in_ram = {chain[0]: mip.column() for chain in self.chains}
+        self.evicted = {t: mip.column(model.out_cost[t] / self.unit) for t in self.in_ram}
+        self.lives = {chain[-1]: self.in_ram[chain[0]] for chain in self.chains}  # by last version: h
+        open_ = self.in_ram.keys() | self.lives.keys() | self.no_decision
+        self.reads = [t for t in model.page_ins_needed if t not in open_]  # no schedule avoids these
+        self.writes = [t for t in model.page_outs_needed if t not in open_]
+        self.constant = sum(model.op_cost) + sum(model.in_cost[t] for t in self.reads)
+        self.constant += sum(model.out_cost[t] for t in self.writes)
+        mip.offset = self.constant / self.unit
+        # Columns that cost time, by what they do to which operator or tensor.
+        self.executed: dict[int, int] = {}
+        self.loaded: dict[int, int] = {}
+        self.written: dict[int, int] = {column: t for t, column in self.evicted.items()}
+        self.of_tensor: list[list[Gap]] = []
+        self.kept: list[dict[int, int]] = [{} for _ in range(model.n_ops)]  # by operator: columns, and their bytes
+        for t in range(model.n_tensors):
+            decided = self.pinned[t] is None and t not in self.no_decision
+            self.of_tensor.append(self._gaps(t) if decided else [])
+        gaps = [gap for gaps in self.of_tensor for gap in gaps if gap.stays >= 0]
+        self.staying = np.array([(g.start, g.end, model.size[g.t], g.stays, g.t) for g in gaps]).reshape(-1, 5)
+        pinned = [(t, interval) for t, interval in enumerate(self.pinned) if interval is not None and self.counted[t]]
+        self.always = [(t, *interval, self.counted[t]) for t, interval in pinned]
+        for v in range(model.n_ops):
+            self._again(v)
+            operands = frozenset((*model.inputs[v], *model.outputs[v]))
+            room = self.capacity - self.fixed_bytes(v, operands) - working_set_bytes(model, v)
+            self.ram_row(list(self.kept[v]), [float(size) for size in self.kept[v].values()], room)
+        if self.in_ram:  # other tensors are there too when a step begins
+            room = model.capacity - sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
+            self.ram_row(list(self.in_ram.values()), [float(model.size[t]) for t in self.in_ram], room)
+        if model.store_limited:
+            room = model.store_free - sum(model.footprint[t] for t in self.writes)
+            mip.within(list(self.written), [model.footprint[t] for t in self.written.values()], room)
+
+    def _points(self, t: int) -> dict[int, int]:
+        """By position, the column that is 1 if `t` is in RAM there; -1 is the start, and `n_ops` the end."""
+        model, n = self.model, self.model.n_ops
+        p, uses = model.producer[t], model.consumers[t]
+        points = dict.fromkeys((p, *uses), ONE)
+        read_again = any(model.recomputable[v] for v in uses)
+        if p < 0:
+            points[-1] = self.in_ram.get(t, ZERO) if model.on_store[t] else ONE
+        if model.ends_in_ram[t] or t in self.lives or read_again:
+            points[n] = ONE if model.ends_in_ram[t] else self.lives.get(t, ZERO)
+        # No reader comes before the first one: what is read from the store before is read again for it at no less.
+        first = min(uses, default=n) if model.on_store[t] and t not in self.in_ram else p
+        for c in self.cuts:
+            if first < c < max(points) and c not in points:
+                points[c] = self.mip.column()
+        return points
+
+    def _gaps(self, t: int) -> list[Gap]:
+        model, mip, unit = self.model, self.mip, self.unit
+        points, p, gaps = self._points(t), model.producer[t], list[Gap]()
+        pageable = model.pageable[t] or model.on_store[t]
+        if pageable and not model.on_store[t] and t not in self.writes and len(points) > 1:
+            self.store[t] = written = mip.column(model.out_cost[t] / unit)
+            self.written[written] = t
+            if t in self.lives:
+                mip.row([written, self.lives[t]], [1.0, 1.0], lower=1.0)
+        for a, b in itertools.pairwise(sorted(points)):
+            before, behind = points[a], points[b]
+            stays = load = run = ZERO
+            # An update takes over the bytes of what it overwrites.
+            if ZERO not in (before, behind) and not (self.rules.cuts_expiry and model.expiry[t] == a):
+                stays = mip.column()
+                if before >= 0:
+                    mip.row([stays, before], [1.0, -1.0], upper=0.0)
+            if pageable and a < 0 and t in self.reads:
+                load = mip.column(lower=1.0)
+            elif pageable:
+                load = mip.column(model.in_cost[t] / unit)
+                self.loaded[load] = t
+                self._link(t, load)
+                if t in self.in_ram:
+                    mip.row([load, self.in_ram[t], self.evicted[t]], [1.0, 1.0, -1.0], upper=1.0)
+            if p >= 0 and model.recomputable[p]:
+                run = mip.column()
+            sources = [column for column in (stays, load, run) if column >= 0]
+            if behind == ONE:
+                self._require(sources)
+            elif behind >= 0:
+                mip.row([behind, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
+            if stays >= 0:
+                for v in range(a + 1, min(b, model.n_ops)):
+                    self.kept[v][stays] = model.size[t]
+            if behind >= 0 and b < model.n_ops:
+                self.kept[b][behind] = model.size[t]
+            gaps.append(Gap(t, a, b, before, stays, load, run))
+        return gaps
+
+    def _again(self, v: int) -> None:
+        """Add the rows for executing `v` again: its cost, its operands, and the RAM beside it."""
+        model, mip = self.model, self.mip
+        gaps = [gap for t in model.outputs[v] for gap in self.of_tensor[t] if gap.run >= 0]
+        if len(model.outputs[v]) == 1:
+            for gap in gaps:
+                mip.cost[gap.run] = model.op_cost[v] / self.unit
+                self.executed[gap.run] = v
+        elif gaps:
+            times = mip.column(model.op_cost[v] / self.unit, upper=math.inf, integer=False)
+            self.executed[times] = v
+            for t in model.outputs[v]:
+                runs = [gap.run for gap in self.of_tensor[t] if gap.run >= 0]
+                mip.row([times, *runs], [1.0, *[-1.0] * len(runs)], lower=0.0)
+        operands = {*model.inputs[v], *model.outputs[v]}
+        needed = float(working_set_bytes(model, v))
+        start, end, size, stays, of = self.staying.T
+        always = self.always
+        for gap in gaps:
+            for u in model.inputs[v]:
+                self._operand(gap, u)
+            beside = (start <= gap.start) & (end >= gap.end) & ~np.isin(of, list(operands))
+            first, last = gap.start + 1, gap.end
+            fixed = sum(size for t, a, b, size in always if a <= first and b >= last and t not in operands)
+            if fixed + needed > self.capacity:
+                mip.upper[gap.run] = 0.0
+            if fixed + needed > self.capacity or mip.entries > SPREAD.most_again_entries:
+                continue
+            index, value = stays[beside].tolist(), size[beside].astype(float).tolist()
+            self.ram_row([gap.run, *index], [needed, *value], self.capacity - fixed)
+
+    def _operand(self, gap: Gap, u: int) -> None:
+        """Where `gap.run` is 1, `u` is in RAM some time between the gap's points, after a first execution or before."""
+        around = [g for g in self.of_tensor[u] if g.start < gap.end and g.end > gap.start]
+        if not around or around[0].before == ONE or any(gap.start <= v <= gap.end for v in self.model.consumers[u]):
+            return
+        sources = [c for g in around for c in (g.load, g.run) if c >= 0]
+        sources += [around[0].before] if around[0].before >= 0 else []
+        if sources:
+            self.mip.row([gap.run, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
+        else:
+            self.mip.upper[gap.run] = 0.0
+
+    def _time_row(self, deadline_ns: int, op_ns: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]) -> None:
+        fixed = sum(op_ns) + sum(in_ns[t] for t in self.reads) + sum(out_ns[t] for t in self.writes)
+        terms = {column: op_ns[v] for column, v in self.executed.items()}
+        terms |= {column: in_ns[t] for column, t in self.loaded.items()}
+        terms |= {column: out_ns[t] for column, t in self.written.items()}
+        if fixed > deadline_ns:
+            self.proven_infeasible = True
+        elif any(terms.values()):
+            self.mip.within(list(terms), list(terms.values()), deadline_ns - fixed)
+
+    def bound_of(self, answer: Answer) -> float:
+        if not math.isfinite(answer.bound):
+            return self.constant
+        return max(self.constant, math.ceil((answer.bound - CUTS.margin) * self.unit))
+
+    def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
+        """The plan that a solution stands for, of the stages from the first cut on."""
+        model, edges = self.model, (*self.cuts, NEVER)
+        held, run, load = [], [], []
+        for first, last in itertools.pairwise(edges):
+            there = {t for t in model.inputs[first] if self.of_tensor[t]}
+            of_stage = [g for gaps in self.of_tensor for g in gaps if first <= g.start and g.end <= last]
+            there |= {g.t for g in of_stage if g.start == first and g.before >= 0 and values[g.before] > 0.5}
+            held.append(frozenset(there))
+            run.append(frozenset(model.producer[g.t] for g in of_stage if g.run >= 0 and values[g.run] > 0.5))
+            load.append(frozenset(g.t for g in of_stage if g.load >= 0 and values[g.load] > 0.5))
+        paged = frozenset(t for t, column in self.store.items() if values[column] > 0.5)
+        pinned = tuple(frozenset(t for t in range(model.n_tensors) if self.is_pinned(t, c)) for c in self.cuts)
+        return Relaxation(
+            self.cuts, self.bound_of(answer), False, answer.optimal, tuple(held), paged, tuple(run), tuple(load), pinned
+        )

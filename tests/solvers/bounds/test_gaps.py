@@ -1,0 +1,106 @@
+"""Relaxations that count each gap between two uses of a tensor: no bound above an optimum, and what they prove."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc.scheduling import SolveOptions, movable_state
+from poetc.solvers import PlacementSearch
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
+from poetc.solvers.poetc.bounds.gaps import GapModel
+from poetc.solvers.poetc.bounds.ladder import has_wide_gap
+from poetc.solvers.poetc.bounds.spread import best_spread, spread_cuts
+from poetc.solvers.poetc.placement.relaxation import open_model
+from poetc.solvers.poetc.search.plans import lazy_codes
+from poetc.solvers.poetc.settings import SPREAD
+from tests.solvers.cases import case, with_state, worn
+from tests.support.problems import training_problem, with_budget
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_no_bound_exceeds_an_optimum(first: int) -> None:
+    """With deadlines and limits of the store, whatever the cuts."""
+    for seed in range(first, first + 20):
+        random = Random(seed)
+        for asked in (case(seed), worn(seed)):
+            if asked is None or asked[1] is None:
+                continue
+            problem, best = asked
+            n = len(problem.operators)
+            for cuts in ((), tuple(sorted(random.sample(range(n), 2))), tuple(range(n))):
+                for lp in (False, True):
+                    relaxation = GapModel(Model(problem), cuts).solve(time_limit_s=60, relax=lp)
+                    assert not relaxation.infeasible and relaxation.bound <= best.cost, (seed, cuts, lp)
+
+
+def test_no_bound_for_any_placement_exceeds_an_optimum() -> None:
+    checked = 0
+    for seed in range(60):
+        asked = with_state(seed)
+        if asked is None:
+            continue
+        problem, optima = asked
+        cost = min((o.cost for o in optima.values() if o is not None), default=math.inf)
+        for cuts in ((), (1,), tuple(range(len(problem.operators)))):
+            relaxed = GapModel(open_model(problem), cuts, chains=movable_state(problem))
+            relaxation = relaxed.solve(time_limit_s=60)
+            assert (relaxation.bound <= cost and not relaxation.infeasible) or cost == math.inf, (seed, cuts)
+            checked += 1
+    assert checked > 60
+
+
+def test_they_prove_more_than_stages_near_the_smallest_budget() -> None:
+    more = 0
+    for seed in range(6):
+        model = Model(with_budget(training_problem(Random(seed), 12, paging=True), 0.05))
+        cuts = spread_cuts(model, 8)
+        gaps, stages = (kind(model, cuts).solve(time_limit_s=60).bound for kind in (GapModel, CutModel))
+        more += gaps > stages
+    assert more >= 4
+
+
+def test_a_plan_can_be_followed() -> None:
+    followed = 0
+    for seed in range(6):
+        model = Model(with_budget(training_problem(Random(seed), 8, paging=True), 0.2))
+        relaxation = GapModel(model, spread_cuts(model, 8)).solve(time_limit_s=60)
+        followed += lazy_codes(model, relaxation) is not None
+    assert followed >= 4
+
+
+def test_rows_for_ram_that_are_left_out_relax(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(with_budget(training_problem(Random(0), 12, paging=True), 0.05))
+    cuts = spread_cuts(model, 8)
+    with_rows = GapModel(model, cuts)
+    monkeypatch.setattr("poetc.solvers.poetc.bounds.gaps.SPREAD", replace(SPREAD, most_again_entries=0))
+    without = GapModel(model, cuts)
+    assert without.mip.entries < with_rows.mip.entries
+    assert without.solve(time_limit_s=60).bound <= with_rows.solve(time_limit_s=60).bound
+
+
+def test_a_problem_with_too_many_pairs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
+        asked.append(len(cuts))
+        return None
+
+    model = Model(with_budget(training_problem(Random(0), 12, paging=True), 0.05))
+    monkeypatch.setattr("poetc.solvers.poetc.bounds.spread.SPREAD", replace(SPREAD, most_pairs=10))
+    assert best_spread(model, relax) is None and not asked
+
+
+def test_the_search_for_a_placement_takes_the_bound() -> None:
+    problem = with_budget(training_problem(Random(1), 12, paging=True), 0.05)
+    options = SolveOptions(time_limit_s=60, work_limit_s=20)
+    search = PlacementSearch(problem, options, math.inf, None)
+    search.run(0.5)
+    before = search.bound
+    assert has_wide_gap(before, search.least)
+    search.spread(math.inf)
+    assert before < search.bound <= search.least
