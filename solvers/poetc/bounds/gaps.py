@@ -1,8 +1,8 @@
 """Lower bounds from a relaxed MIP that counts each gap between two uses of a tensor, for budgets near the smallest.
 
-A tensor's points are its first birth, the first executions that read it, and the cuts after its birth; the start or
-the end of the step where it is there. Between two points a and b in turn is a gap. For every schedule that executes the
-operators for the first time in the problem's order, set:
+A tensor's points are its first birth, the first executions that read it, and the cuts after its birth. The start or the
+end of the step is one where the tensor is there. Between two points a and b in turn is a gap. For every schedule that
+executes the operators for the first time in the problem's order, set:
 
     S[c,t] = 1 if t is in RAM while the cut c is first executed; at the other points it is,
     K[t,a] = 1 if t is in RAM all the time from a to b,
@@ -86,7 +86,7 @@ class GapModel(CutModel):
         self.constant = sum(model.op_cost) + sum(model.in_cost[t] for t in self.reads)
         self.constant += sum(model.out_cost[t] for t in self.writes)
         mip.offset = self.constant / self.unit
-        # Columns that cost time, by what they do to which operator or tensor.
+        # Columns that cost time: of operators that run again, of reads and of writes.
         self.executed: dict[int, int] = {}
         self.loaded: dict[int, int] = {}
         self.written: dict[int, int] = {column: t for t, column in self.evicted.items()}
@@ -121,7 +121,7 @@ class GapModel(CutModel):
             points[-1] = self.in_ram.get(t, ZERO) if model.on_store[t] else ONE
         if model.ends_in_ram[t] or t in self.lives or read_again:
             points[n] = ONE if model.ends_in_ram[t] else self.lives.get(t, ZERO)
-        # No reader comes before the first one: what is read from the store before is read again for it at no less.
+        # Nobody needs it in RAM before its first reader, so that a cut before that is no point.
         first = min(uses, default=n) if model.on_store[t] and t not in self.in_ram else p
         for c in self.cuts:
             if first < c < max(points) and c not in points:
@@ -140,7 +140,7 @@ class GapModel(CutModel):
         for a, b in itertools.pairwise(sorted(points)):
             before, behind = points[a], points[b]
             stays = load = run = ZERO
-            # An update takes over the bytes of what it overwrites.
+            # An update takes over the bytes of the version before it.
             if ZERO not in (before, behind) and not (self.rules.cuts_expiry and model.expiry[t] == a):
                 stays = mip.column()
                 if before >= 0:

@@ -127,7 +127,7 @@ def test_a_bound_for_any_placement_uses_them(monkeypatch: pytest.MonkeyPatch) ->
         least = [0, 0]
         for k, counts in enumerate(((), SPREAD.counts)):
             monkeypatch.setattr("poetc.solvers.poetc.bounds.spread.SPREAD", replace(SPREAD, counts=counts))
-            least[k] = bound_of_any_placement(problem, cutoff, work_s=5.0, stop_at=math.inf)
+            least[k] = bound_of_any_placement(problem, cutoff, work_s=0.3, stop_at=math.inf)
         assert least[0] <= least[1] <= cutoff
         more += least[1] > least[0]
     assert more > 1
