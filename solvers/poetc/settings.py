@@ -146,8 +146,9 @@ class SpreadSettings:
     patience: int = 2  # counts in turn that prove no more, after which the search ends
     least_share: float = 0.02  # of the capacity: the smallest tensors that are decided about
     most_pairs: int = 1_500_000  # operators times tensors that are decided about: larger problems are left
+    again_share: float = 0.2  # of the capacity: the least working set of an operator whose repetitions have such rows
     most_again_entries: int = 700_000  # coefficients, from which on operators that run again have no rows for RAM
-    work_share: float = 0.1  # of the work limit: no relaxation begins once so much is spent
+    work_share: float = 0.15  # of the work limit: no relaxation begins once so much is spent
     coarse_share: float = 0.6  # of that work, while small state is no decision
     lp_share: float = 0.5  # of that work: no LP begins once so much is spent
     effort: int = 4  # times the work on another relaxation, for a MIP

@@ -194,7 +194,8 @@ class GapModel(CutModel):
             fixed = sum(size for t, a, b, size in always if a <= first and b >= last and t not in operands)
             if fixed + needed > self.capacity:
                 mip.upper[gap.run] = 0.0
-            if fixed + needed > self.capacity or mip.entries > SPREAD.most_again_entries:
+            few = needed < SPREAD.again_share * self.capacity or mip.entries > SPREAD.most_again_entries
+            if few or fixed + needed > self.capacity:
                 continue
             index, value = stays[beside].tolist(), size[beside].astype(float).tolist()
             self.ram_row([gap.run, *index], [needed, *value], self.capacity - fixed)
