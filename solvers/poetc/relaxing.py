@@ -222,7 +222,7 @@ class Relaxing:
         ties = self.solving.ties and cost - bound > RELAXING.ties_share * CUTS.tie * (cost - self.model.base_cost)
         aim = ladder.aim(bound, cost, self.solving.gap) if between else cost
         gap = RELAXING.gap_share * min(self.solving.gap, gap_share(bound, aim))
-        if cost < math.inf:
+        if cost < math.inf and not gaps:  # no plan of those shows soon which cuts are missing
             gap = max(gap, ladder.slack * gap_share(bound, cost))
 
         has_rows = between and self.model.n_ops <= RELAXING.between_operators
