@@ -31,6 +31,7 @@ from poetc.scheduling import (
     Move,
     PageIn,
     PageOut,
+    Paging,
     Problem,
     Schedule,
     ScheduleError,
@@ -191,12 +192,18 @@ class _Side:
         return self._searched(self._proven(best, proof))
 
     def from_one(self, in_turn: Solution) -> Solution | None:
-        """The actions of a schedule for one processor in one of the best placements; None if they fit in none."""
-        fixed = self.planner.fixed(self.problem, in_turn)
-        ranked = _ranked(fixed, self.planner.options, self.planner.stop_at)
-        packed = None
-        if self.planner.left_s > 0:
-            packed = self._cheapest(fixed, in_turn, ranked[:PLACEMENTS], stop_at=self.planner.stop_at)
+        """The actions of a schedule for one processor in one of the best placements; None if they fit in none.
+
+        Where no time is left, two rules give the placements.
+        """
+        planner = self.planner
+        fixed = planner.fixed(self.problem, in_turn)
+        late_s = WAYS.late_share * self.limit_s
+        if planner.left_s > 0:
+            placements, stop_at = _ranked(fixed, planner.options, planner.stop_at)[:PLACEMENTS], planner.stop_at
+        else:
+            placements, stop_at = [as_ready(fixed)], planner.stop_at + late_s
+        packed = self._cheapest(fixed, in_turn, placements, stop_at=stop_at)
         if packed is None:
             return None
         return packed.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
@@ -341,6 +348,10 @@ class _Side:
         actions, best = plain.schedule.actions, None
         if any(isinstance(s, Move) for s in actions):
             actions = without_moves(plain.problem, plain.schedule).actions
+        if problem.paging is Paging.SYNC and any(isinstance(s, PageIn | PageOut) for s in actions):
+            # The first processor does the transfers. Placements were ranked without them.
+            placements = list(dict.fromkeys((as_ready(problem, first=1), *placements)))
+            placements.sort(key=lambda placement: estimate(problem, actions, placement))
         for placement in placements:
             if best is not None and self.planner.left_s <= 0:
                 break
@@ -379,7 +390,7 @@ class _Side:
             excess = ram_bytes(problem, solution.plan) - problem.budget_bytes
             if excess <= 0:
                 return solution
-            budget -= excess
+            budget = min(budget, arranged[1].peak_bytes) - excess
         return None
 
     def _listed(

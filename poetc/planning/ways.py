@@ -212,7 +212,8 @@ class CoreUsage(Reduction[int]):
                 self.results[way] = OptionResult(way, None, bound, beaten)
                 continue
             planner.progress(way_words(way))
-            hint = None if best is not None and planner.left_s <= 0 else self.at_hand(problem, way, planner)
+            is_over = planner.left_s <= -WAYS.late_share * planner.options.time_limit_s
+            hint = None if best is not None and is_over else self.at_hand(problem, way, planner)
             if hint is not None:
                 self._record(hint, bound)
                 best = hint if best is None or self._is_better(hint, best) else best

@@ -227,12 +227,14 @@ def heft(problem: Problem) -> Placement:
     return tuple(chosen)
 
 
-def as_ready(problem: Problem) -> Placement:
+def as_ready(problem: Problem, first: int = 0) -> Placement:
     """List scheduling (Graham, 1966) by upward rank: whenever a processor idles, it takes an operator that is ready.
 
     Of those the one with the longest chain behind it comes first. It takes the processor that idles, runs it in the
     least time and made its operands. Hand-overs are left aside. In a step of training the chain of activations and
     their gradients then never waits for gradients of weights.
+
+    `first`: processors before that one run only operators that no other runs. They may have transfers to do.
     """
     makers, operators = makers_of(problem), problem.operators
     after: list[set[int]] = [set() for _ in operators]
@@ -246,6 +248,9 @@ def as_ready(problem: Problem) -> Placement:
             read_by[t].append(k)
     costs = [[o.cost_on(p) for p in range(len(problem.processors))] for o in operators]
     times: list[list[int | None]] = [[None if c is None else c[0] for c in of_operator] for of_operator in costs]
+    for of_operator in times:
+        if any(ns is not None for ns in of_operator[first:]):
+            of_operator[:first] = [None] * first
     rank, waits = [0] * len(operators), [0] * len(operators)
     for k in reversed(range(len(operators))):
         rank[k] = min(t for t in times[k] if t is not None) + max((rank[r] for r in after[k]), default=0)

@@ -33,9 +33,10 @@ from poetc.solvers.interface import SolverInfo
 from poetc.solvers.processors.bounds import relaxed
 from poetc.solvers.processors.placing import Placement, placed
 
-# How far an action may overtake the first one that waits, and whether long chains of readers come first.
-RULES = ((1, False), (8, False), (32, False), (128, False), (32, True), (512, True))
-LARGE_RULES = ((64, False), (128, False))  # of many actions, for which a list takes a second
+# How far an action may overtake the first one that waits, a page-in likewise, and whether long chains of readers come
+# first.
+RULES = ((1, 1, False), (8, 8, False), (32, 32, False), (128, 128, False), (32, 64, True), (512, 512, True))
+LARGE_RULES = ((64, 64, False), (128, 128, False))  # of many actions, for which a list takes a second
 LARGE = 4000
 APART_RULES = 2  # the last ones, for lists whose operators overwrite no operand
 IN_TURN = (64, 256, 1024)  # actions before one that does not fit, which keep their order in the next attempt
@@ -91,19 +92,19 @@ def _out_of_place(problem: Problem, actions: Sequence[Action]) -> tuple[Action, 
 
 
 def _fitting_list(
-    problem: Problem, actions: Sequence[Action], placement: Placement, reach: int, by_rank: bool
+    problem: Problem, actions: Sequence[Action], placement: Placement, reach: int, ahead: int, by_rank: bool
 ) -> tuple[int, tuple[Action, ...]] | None:
     """When it ends, ns, and a list in which no action overtakes where RAM is short, as far as that is found out."""
     in_turn: list[range] = []
     for count in IN_TURN:
-        listing = _List(problem, actions, placement, reach, by_rank, in_turn)
+        listing = _List(problem, actions, placement, reach, ahead, by_rank, in_turn)
         listed = listing.run()
         if listed is not None:
             return listing.finish_ns, listed
         if reach == 1:
             return None
         in_turn.append(range(listing.next - count, listing.next + 1))
-    listing = _List(problem, actions, placement, reach, by_rank, in_turn)
+    listing = _List(problem, actions, placement, reach, ahead, by_rank, in_turn)
     listed = listing.run()
     return None if listed is None else (listing.finish_ns, listed)
 
@@ -111,7 +112,7 @@ def _fitting_list(
 def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int]:
     """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
     roomy = replace(problem, budget_bytes=ROOMY_BYTES)
-    schedule = _List(roomy, _out_of_place(problem, actions), placement, 32, False)
+    schedule = _List(roomy, _out_of_place(problem, actions), placement, 32, 32, False)
     schedule.run()
     end_ns = schedule.finish_ns
     late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
@@ -195,11 +196,13 @@ class _List:
         actions: Sequence[Action],
         placement: Placement,
         reach: int,
+        ahead: int,
         by_rank: bool,
         in_turn: Sequence[range] = (),
     ) -> None:
-        """`in_turn`: actions that nothing overtakes."""
-        self.problem, self.placement, self.reach, self.by_rank = problem, placement, reach, by_rank
+        """`ahead`: how far a page-in may overtake; `in_turn`: actions that nothing overtakes."""
+        self.problem, self.placement, self.by_rank = problem, placement, by_rank
+        self.reach, self.ahead = reach, ahead
         self.in_turn, self.next = in_turn, 0  # the first action that is not in the list yet
         self.stays: list[_Stay] = []
         self.items: list[_Item] = []
@@ -294,11 +297,13 @@ class _List:
         while left:
             ready: list[int] = []
             self.next = next(iter(left))
-            reach = 1 if any(self.next in decisions for decisions in self.in_turn) else self.reach
+            is_in_turn = any(self.next in decisions for decisions in self.in_turn)
+            reach, ahead = (1, 1) if is_in_turn else (self.reach, self.ahead)
             for k in left:
-                if len(ready) >= 64 or k >= self.next + reach:
+                if len(ready) >= 64 or k >= self.next + max(reach, ahead):
                     break
-                if not self.items[k].waits:
+                item = self.items[k]
+                if not item.waits and k < self.next + (ahead if isinstance(item.decision, PageIn) else reach):
                     ready.append(k)
             if not self._issue_best(ready) and not self._issue_alone(ready):
                 return None

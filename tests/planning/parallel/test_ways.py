@@ -33,7 +33,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.scope import ANY
 from poetc.solvers import solve
-from poetc.solvers.processors import placed, transfers_apart
+from poetc.solvers.processors import as_ready, placed, transfers_apart
 from tests.solvers.bounds.test_phases import frozen_chain, with_stream
 from tests.support.problems import random_dag, training_problem
 
@@ -182,6 +182,7 @@ def test_a_core_that_does_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> No
     apart = solved()
     used = {s.processor for s in apart.schedule.actions if isinstance(s, Compute)}
     monkeypatch.setattr(processors, "transfers_apart", lambda problem: None)
+    monkeypatch.setattr(processors, "as_ready", lambda problem, first=0: as_ready(problem))
     assert apart.cost < 0.97 * solved().cost and 1 in used
 
 
