@@ -202,7 +202,7 @@ class _Side:
         if planner.left_s > 0:
             placements, stop_at = _ranked(fixed, planner.options, planner.stop_at)[:PLACEMENTS], planner.stop_at
         else:
-            placements, stop_at = [as_ready(fixed)], planner.stop_at + late_s
+            placements, stop_at = [as_ready(fixed)], time.monotonic() + late_s
         packed = self._cheapest(fixed, in_turn, placements, stop_at=stop_at)
         if packed is None:
             return None

@@ -23,7 +23,7 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError, format_count
 from poetc.ops import bind, spec
 from poetc.planning.alternatives import better_of
 from poetc.planning.kernels import fastest, with_least_workspace
-from poetc.planning.plain import ENGINE
+from poetc.planning.plain import ENGINE, KEPT, instead
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import KERNEL, STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
@@ -157,9 +157,9 @@ class Streaming(Reduction[Streams]):
         best: Solution | None = None
         fits = planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
         ranked: Ranked | None = None
-        whole = 0.0
+        whole, first = 0.0, None
         if fits and self._may_help(problem):
-            whole = self._first_without(problem, planner)
+            whole, first = self._first_without(problem, planner)
             ranked = self._ranked(problem, planner)
         if ranked and ranked[0].first_cost < whole and planner.left_s > 0:
             share = 1.0 if problem.processors and whole == math.inf else STREAMING.promising_share
@@ -174,6 +174,8 @@ class Streaming(Reduction[Streams]):
         if fits:
             try:
                 plain = self.restore(problem, (), planner.inner.having(self, ()).solve(problem))
+                if first is not None and first.cost < plain.cost:  # nothing cheaper packed in time
+                    plain = better_of(first, plain)
                 return plain if best is None or plain.cost <= best.cost else best
             except (InfeasibleError, LimitError) as failed:
                 error = failed
@@ -187,17 +189,25 @@ class Streaming(Reduction[Streams]):
             error = self._with_floors(problem, planner, other)
         raise error
 
-    def _first_without(self, problem: Problem, planner: Planner) -> float:
-        """The cost of a first schedule without streams, which is taken up: to price streams takes longer than that."""
+    def _first_without(self, problem: Problem, planner: Planner) -> tuple[float, Solution | None]:
+        """The cost of a first schedule without streams, and its solution, which is taken up if it packs.
+
+        To price streams takes longer than that.
+        """
         fixed, first = _first(problem, planner)
         if first is None:
-            return math.inf
+            return math.inf, None
+        kept: Solution | None = None
         if not problem.processors and not planner.best.has_packed(problem):
-            part = planner.inner.having(self, ())
-            part.keep_packed(fixed, first)
-            once = cost_of_computing_once(problem)
+            part, once = planner.inner.having(self, ()), cost_of_computing_once(problem)
+            packing = part.keep_packed(fixed, first)
+            if packing is not None:
+                schedule = instead(fixed, planner.solver, KEPT, packing[0], None)
+                own = Solution(problem=fixed, schedule=schedule, plan=packing[1])
+                own = own.with_proof(replace(own.proof, bound=min(once, own.cost)))
+                kept = self.restore(problem, (), part.recall(problem, own))
             part.report(problem, solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
-        return first.proof.objective
+        return first.proof.objective, kept
 
     def _may_help(self, problem: Problem) -> bool:
         """Whether an operator takes much of the RAM, or one could read single rows.
