@@ -578,19 +578,18 @@ def test_an_operand_is_overwritten_only_where_ram_is_short() -> None:
 
 
 def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(2)
-    plain = training_problem(random, 12, scale=8)
-    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
-    once = placed(problem, (0,) * len(problem.operators))
-    problem = replace(problem, budget_bytes=keep_all_peak_bytes(once) * 9 // 10)
-    chain = Planner(options=SolveOptions(time_limit_s=20, work_limit_s=0.5), reductions=reductions("ram"))
-    with_room = chain.solve(problem).cost
+    def total() -> int:
+        cost = 0
+        for seed in (0, 2):  # one alone may need no room, with the placements tried in the time
+            random = Random(seed)
+            plain = training_problem(random, 12, scale=8)
+            problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
+            once = placed(problem, (0,) * len(problem.operators))
+            problem = replace(problem, budget_bytes=keep_all_peak_bytes(once) * 9 // 10)
+            options = SolveOptions(time_limit_s=20, work_limit_s=0.5)
+            cost += Planner(options=options, reductions=reductions("ram")).solve(problem).cost
+        return cost
+
+    with_room = total()
     monkeypatch.setattr("poetc.planning.processors.ASIDE_SHARE", -1.0)
-    assert with_room < chain.solve(problem).cost
-
-
-if __name__ == "__main__":
-    for number in range(int(sys.argv[1])):
-        compare(number)
-    compared = sum(compare_tight(number) for number in range(int(sys.argv[1])))
-    print(f"{sys.argv[1]} problems agree, and {compared} in little RAM")
+    assert with_room < total()
