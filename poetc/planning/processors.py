@@ -25,9 +25,11 @@ from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import PLAIN, WAYS
 from poetc.planning.solution import Solution, cost_of_computing_once, everything
+from poetc.planning.state import StatePlacement, read_most
 from poetc.scheduling import (
     Action,
     Compute,
+    Free,
     Move,
     PageIn,
     PageOut,
@@ -80,6 +82,8 @@ ATTEMPTS = 5  # to pack
 ASIDE_SHARE = 0.05  # of the budget, at most, which is left for operators side by side
 ROOMY_BYTES = 2**50
 LIST_SHARES = (1.0, 0.995)  # of the budget: a list for less RAM may wait less
+KEEP_SHARE = 0.01  # of the budget: less room than that is not worth another list
+KEEP_S = 0.5  # for another list with more state in RAM: a large one gets one attempt to pack
 SEARCH_SHARE = 0.25  # of the work limit, for exact search: half of it with every operator once; of the time, at least
 NODE_S = 0.0001  # of work, a node of it
 SEARCHED = "exact search of placements and orders"
@@ -306,11 +310,31 @@ class _Side:
                 return best
             self.transfers_ns = transfers_ns(plain.problem, plain.schedule.actions)
             packed = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,), shares=LIST_SHARES)
+            packed = None if packed is None else self._with_state_kept(packed, placement)
             if packed is not None and (best is None or packed.cost < best.cost):
                 best = packed
             if planner.left_s <= 0 or (best is not None and best.cost * (1 - APART_ENOUGH) <= self._around_loss()):
                 break
         return best
+
+    def _with_state_kept(self, packed: Solution, placement: Placement) -> Solution:
+        """Listed anew with frozen state kept in RAM for good, in the room that the list leaves, if that is cheaper."""
+        stored = StatePlacement.option(packed)
+        if not stored or self.planner.left_s <= 0:
+            return packed
+        before = without_moves(packed.problem, packed.schedule).actions
+        room_bytes = packed.problem.budget_bytes - verify_parts([(packed.problem, before)]).peak_bytes
+        if room_bytes < KEEP_SHARE * packed.problem.budget_bytes:
+            return packed
+        kept = read_most(packed, room_bytes) & stored
+        if not kept:
+            return packed
+        choices = packed.with_choice(StatePlacement.name, stored - kept).choices
+        problem = self.planner.inner.fixed(self.problem, replace(packed, choices=choices))
+        actions = tuple(s for s in before if not (isinstance(s, PageIn | Free) and s.tensor in kept))
+        once_more = time.monotonic() + KEEP_S
+        solution = self._packed(problem, actions, placement, packed.proof, once_more)
+        return packed if solution is None or solution.cost >= packed.cost else replace(solution, choices=choices)
 
     def _around_loss(self) -> int:
         """A bound from the parts of a step around one operator; 0 where none is known."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -24,6 +25,7 @@ from poetc.planning.settings import PLAIN, STATE
 from poetc.planning.smallest_ram import RamSearch, search_share_s
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import (
+    PageIn,
     Paging,
     Problem,
     TensorSpec,
@@ -176,6 +178,28 @@ def _everything_stored(problem: Problem) -> tuple[TensorSpec, ...]:
 def placement_of(problem: Problem, placed: Problem) -> Placement:
     """The state of `problem`, all in RAM, that lives on the store in `placed`."""
     return everything(problem) & frozenset(chain[0] for chain in stored_state(placed))
+
+
+def read_most(known: Solution, room_bytes: int) -> Placement:
+    """Frozen state on the store that `known` spends most on reading for its bytes, as much as `room_bytes` hold.
+
+    Of equals the last ones: they are read near the loss, where there is the least RAM to read ahead.
+    """
+    problem = known.problem
+    reads = Counter(action.tensor for action in known.schedule.actions if isinstance(action, PageIn))
+    streamed = {t for o in problem.operators for t in o.reads_store}
+    frozen = [chain[0] for chain in stored_state(problem) if len(chain) == 1 and chain[0] not in streamed]
+
+    def saved_share(t: int) -> float:
+        tensor = problem.tensors[t]
+        return reads[t] * problem.objective.cost(tensor.page_in_pj, tensor.page_in_ns) / tensor.size_bytes
+
+    chosen = set[int]()
+    for t in sorted((t for t in frozen if reads[t]), key=lambda t: (-saved_share(t), -t)):
+        if problem.tensors[t].size_bytes <= room_bytes:
+            room_bytes -= problem.tensors[t].size_bytes
+            chosen.add(t)
+    return frozenset(chosen)
 
 
 def _roomier(problem: Problem) -> Problem:

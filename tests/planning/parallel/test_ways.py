@@ -223,6 +223,34 @@ def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_agai
         assert CoreUsage.note(ways[ALONE], apart).startswith(f"cores: {words}")
 
 
+def test_state_that_is_read_again_stays_in_the_ram_that_a_list_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = frozen(240)
+    tensors = (replace(t, initial="ram", final="ram") if t.initial == "store" else t for t in problem.tensors)
+    operators = (replace(o, workspace_bytes=0) for o in problem.operators)
+    problem = replace(problem, tensors=tuple(tensors), operators=tuple(operators))
+    listed: list[tuple[processors._Side, Solution, processors.Placement]] = []
+    keep = processors._Side._with_state_kept
+
+    def recorded(side: processors._Side, packed: Solution, placement: processors.Placement) -> Solution:
+        listed.append((side, packed, placement))
+        return keep(side, packed, placement)
+
+    monkeypatch.setattr(processors._Side, "_with_state_kept", recorded)
+    options = SolveOptions(time_limit_s=60.0, work_limit_s=0.2)
+    found = Planner(options=options, reductions=reductions("auto")).solve(problem)
+    verify_plan(found.problem, found.schedule, found.plan)
+    side, packed, placement = listed[0]
+    stored = StatePlacement.option(packed)
+    assert stored is not None and len(stored) > 1
+    side.problem = replace(problem, budget_bytes=400)  # one weight more
+    kept = keep(side, replace(packed, problem=replace(packed.problem, budget_bytes=400)), placement)
+    left = StatePlacement.option(kept)
+    assert left is not None and left < stored and len(left) == len(stored) - 1
+    assert kept.cost == verify(kept.problem, kept.schedule).energy_pj < packed.cost
+    verify_plan(kept.problem, kept.schedule, kept.plan)
+    assert kept.problem.tensors[max(stored - left)].initial == "ram"
+
+
 def test_a_bound_in_order_is_for_no_other_streams_or_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, high = frozen(4000), 10**15
     ways = {ALONE: placed(problem, (0,) * len(problem.operators)), SIDE_BY_SIDE: problem}
