@@ -593,3 +593,10 @@ def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pyt
     with_room = total()
     monkeypatch.setattr("poetc.planning.processors.ASIDE_SHARE", -1.0)
     assert with_room < total()
+
+
+if __name__ == "__main__":
+    for number in range(int(sys.argv[1])):
+        compare(number)
+    compared = sum(compare_tight(number) for number in range(int(sys.argv[1])))
+    print(f"{sys.argv[1]} problems agree, and {compared} in little RAM")
