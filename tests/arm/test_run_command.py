@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,14 @@ def test_cycles_of_cores_without_a_table_have_a_band(device: str, board: str, so
     assert cycles["low"] < cycles["value"] < cycles["high"]
     predicted = 2 * sum(op.time_ns for op in solved.problem.operators) * profile.cpu.clock_hz.value / 1e9
     assert cycles["value"] == pytest.approx(predicted, rel=0.1)
+    first, *others = solved.problem.operators
+    absent = replace(solved.problem, operators=(replace(first, kernel="absent"), *others))
+    notes: list[str] = []
+    assert solved.graph is not None
+    times_ns = running._times_ns(absent, solved.graph, profile, notes.append)
+    assert times_ns[first.name] == first.time_ns
+    (note,) = notes
+    assert note.startswith(f"modelled cycles: profile {device!r} does not price the kernels of {first.name}; ")
 
 
 def test_cycles_of_cores_with_a_table_are_counted(directory: Path) -> None:
