@@ -112,6 +112,8 @@ class WaysSettings:
     phases_share: float = 0.2  # of the time limit, at least, for the bound from the parts of a step
     in_order_share: float = 0.15  # of both limits, for the bound side by side under the order of another way
     apart_saves: float = 0.01  # of the cost, by an estimate: transfers beside the work that save more are tried first
+    first_share: float = 0.1  # of the limits, for a schedule in turn, before transfers are tried apart
+    first_operators_per_s: float = 50.0  # of the time limit: with more operators that share finds nothing
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
     patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too
 

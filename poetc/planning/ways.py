@@ -7,6 +7,7 @@ to no time, and its bound is carried over to their prices. A way that cannot be 
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -189,6 +190,10 @@ class CoreUsage(Reduction[int]):
         is_apart = self._is_better_apart(asked, hopeless, streams=any(_streams(p, planner) for p in asked.values()))
         if is_apart:
             order.sort(key=lambda way: way != SIDE_BY_SIDE)
+            best = self._first_in_turn(problem, hopeless, planner)
+        if is_apart and best is not None:
+            costs = {way: self._cost_at_hand(problem, way, best, planner) for way in order}
+            order, is_apart = sorted(order, key=lambda way: costs[way]), False
         errors: list[InfeasibleError | LimitError] = []
         for n, way in enumerate(order):
             if way in hopeless:
@@ -235,6 +240,7 @@ class CoreUsage(Reduction[int]):
                 continue
             # Steps of another way come without a bound of their own: a schedule within the gap has one.
             is_close = solution.proof.gap() <= gap and hint is not None and solution.cost * (1 - gap) <= hint.cost
+            hint = self.solved.get(way, hint)
             own = solution if hint is None or is_close else better_of(hint, solution)
             self.solved[way] = own
             self._record(own, bound)
@@ -243,6 +249,32 @@ class CoreUsage(Reduction[int]):
         if best is None:
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
+
+    def _first_in_turn(self, problem: Problem, hopeless: Collection[int], planner: Planner) -> Solution | None:
+        """A schedule of operators in turn by a small share of the limits; None where it finds none, or takes too long.
+
+        Where RAM is short, a core for the transfers alone may find none in all of its time.
+        """
+        way, options = self._shortest(problem), planner.options
+        if way in hopeless or len(problem.operators) > WAYS.first_operators_per_s * options.time_limit_s:
+            return None
+        planner.progress(way_words(way))
+        part = planner.inner.part(
+            WAYS.first_share * options.time_limit_s, work_limit_s=WAYS.first_share * options.work_limit_s
+        )
+        asked = self.fix(problem, way)
+        try:
+            solution = self.restore(asked, way, part.solve(asked))
+        except (InfeasibleError, LimitError):
+            return None
+        self.solved[way] = solution
+        self._record(solution, 0)
+        return solution
+
+    def _cost_at_hand(self, problem: Problem, way: int, known: Solution, planner: Planner) -> float:
+        """The cost of the steps of `known` in another way; infinite where they do not fit."""
+        same = known if way == self.option(known) else self.at_hand(problem, way, planner)
+        return math.inf if same is None else same.cost
 
     def _is_better_apart(self, asked: Problems, hopeless: Collection[int], *, streams: bool = False) -> bool:
         """Whether a core that does the transfers alone probably saves energy where more state is read than fits.
