@@ -93,7 +93,7 @@ def check_out(out: Path, *, force: bool = False, model: Path | None = None) -> N
     same model where it moved, or where its content changed.
     """
     check_replaceable(out, KIND, force=force, names=NAMES)
-    if model is None or force or not exists(out / KIND.manifest):
+    if model is None or force or not exists(model) or not exists(out / KIND.manifest):
         return
     summary = json.loads(read_file(out / KIND.manifest))
     held, source = Path(summary.get("model", model)), summary.get("source") or {}

@@ -31,7 +31,7 @@ NEAR_LP = 1e-6  # of the bound: columns whose reduced costs are more keep their 
 # strengthen a row of hundreds of them without end.
 ROOM = 1024.0
 STOP_S, LOOK_S = 5.0, 0.1  # the grace after an event that ends it, and how often one is looked for
-AT_EXIT_S = 1.0  # for a MIP that was left behind, when Python ends
+AT_EXIT_S = 2.0  # for a MIP that was left behind, when Python ends
 NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
 GRACE_S = 10.0  # HiGHS may take so much longer than its limit, which the machine's other work explains
 
@@ -99,9 +99,15 @@ class Mip:
         return len(self.row_lower) - 1
 
     def within(self, index: Sequence[int], value: Sequence[float], room: float, unit: float | None = None) -> int:
-        """A row of bytes or nanoseconds, at most `room`. It is in units of `unit`, or of the room itself."""
+        """A row of bytes or nanoseconds, at most `room`. It is in units of `unit`, or of the room itself.
+
+        It is at least 0 as well, where nothing is negative. The presolve of HiGHS strengthens rows with one side alone,
+        and with tiny coefficients beside large ones that may not end.
+        """
         scale = ROOM / max(1.0, abs(room) if unit is None else unit)
-        return self.row(index, [x * scale for x in value], upper=room * scale)
+        is_positive = min(value, default=0.0) >= 0.0 <= min((self.lower[i] for i in index), default=0.0)
+        least = 0.0 if is_positive and room >= 0.0 else -INFINITY
+        return self.row(index, [x * scale for x in value], lower=least, upper=room * scale)
 
     @property
     def columns(self) -> int:
@@ -137,16 +143,17 @@ class Mip:
         """
         is_mip = not relax and any(self.integer)
         handler = _handler.get()
-        if is_mip and handler is not None and not (stop is not None and stop.is_set()):
+        if is_mip and handler is not None and not self.is_part and not (stop is not None and stop.is_set()):
             answer = handler(self, time_limit_s, gap, threads, start or {})
             if answer is not None:
                 bound = answer.bound if cutoff is None else min(answer.bound, cutoff)
                 return replace(answer, bound=bound)
         if is_mip and gap > 0.0 and self._is_long and not (stop is not None and stop.is_set()):
-            limits = {"max_nodes": max_nodes, "max_rounds": max_rounds}
+            limits, started = {"max_nodes": max_nodes, "max_rounds": max_rounds}, time.monotonic()
             answer = self._near_lp(time_limit_s, gap, cutoff, threads=threads, seed=seed, stop=stop, **limits)
             if answer is not None:
                 return answer
+            time_limit_s = max(0.0, time_limit_s - (time.monotonic() - started))
         left_out: npt.NDArray[np.bool_] | None = None
         proven = -INFINITY  # by the LP; HiGHS then solves it again with fewer rows
         if is_mip and self.implied and self.entries >= MANY_ENTRIES:
@@ -182,7 +189,7 @@ class Mip:
             solver.setSolution(len(start), np.array(list(start), dtype=np.int32), np.array(list(start.values())))
         with _interrupts() as interrupted:
             events = [event for event in (stop, interrupted) if event is not None]
-            if is_mip and (events or max_rounds is not None):
+            if is_mip:
                 _stop_after(solver, max_rounds, events)
             if not is_mip:
                 solver.run()
@@ -451,18 +458,20 @@ def _comes_back(solver: highspy.Highs, time_limit_s: float, events: Sequence[thr
             stop_at = min(stop_at, time.monotonic() + STOP_S)
             events = ()
         if time.monotonic() >= stop_at:
-            atexit.register(_end, solver, ended)
+            atexit.register(_end, ended)
             return False
     if errors:
         raise errors[0]
     return True
 
 
-def _end(solver: highspy.Highs, ended: threading.Event) -> None:
-    """End a MIP that was left behind, or turn its callback off: that would abort the process while Python ends."""
+def _end(ended: threading.Event) -> None:
+    """End a MIP that was left behind, since a callback while Python ends aborts the process.
+
+    One that does not look at its callback in that time may abort it still. The command leaves without such an end.
+    """
     _ending.set()
-    if not ended.wait(AT_EXIT_S):
-        solver.stopCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
+    ended.wait(AT_EXIT_S)
 
 
 _ending = threading.Event()  # set when Python ends

@@ -310,16 +310,16 @@ class _Side:
                 return best
             self.transfers_ns = transfers_ns(plain.problem, plain.schedule.actions)
             packed = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,), shares=LIST_SHARES)
-            packed = None if packed is None else self._with_state_kept(packed, placement)
+            packed = None if packed is None else self._with_state_kept(packed)
             if packed is not None and (best is None or packed.cost < best.cost):
                 best = packed
             if planner.left_s <= 0 or (best is not None and best.cost * (1 - APART_ENOUGH) <= self._around_loss()):
                 break
         return best
 
-    def _with_state_kept(self, packed: Solution, placement: Placement) -> Solution:
+    def _with_state_kept(self, packed: Solution) -> Solution:
         """Listed anew with frozen state kept in RAM for good, in the room that the list leaves, if that is cheaper."""
-        stored = StatePlacement.option(packed)
+        stored, placement = StatePlacement.option(packed), _placement(packed.problem, packed.schedule)
         if not stored or self.planner.left_s <= 0:
             return packed
         before = without_moves(packed.problem, packed.schedule).actions

@@ -37,7 +37,7 @@ from poetc.scheduling import (
     verify_parts,
     verify_plan,
 )
-from poetc.scheduling.schedule import Compute, Status
+from poetc.scheduling.schedule import Compute, PageIn, PageOut, Status
 from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers.processors import above_idle, relaxed, transfers_apart
 
@@ -60,7 +60,8 @@ def _taken_words(way: int, solution: Solution) -> str:
     computes = [action for action in solution.schedule.actions if isinstance(action, Compute)]
     operators, cores = solution.problem.operators, {action.processor for action in computes}
     beside = any(not operators[action.operator].is_streamed for action in computes if not action.processor)
-    if way != SIDE_BY_SIDE or beside or len(cores - {0}) != 1:
+    transfers = any(isinstance(action, PageIn | PageOut) for action in solution.schedule.actions)
+    if way != SIDE_BY_SIDE or beside or len(cores - {0}) != 1 or not transfers:
         return way_words(way)
     also = " and runs the streamed operators" if 0 in cores else ""
     return f"one core computes, the main one does the transfers{also}"
@@ -174,6 +175,7 @@ class CoreUsage(Reduction[int]):
         self.solved.clear()
         self.barred.clear()
         self.by_phases.clear()
+        self.in_order.clear()
         self.in_turn = None
         best = self._bounded(problem, self._cheapest(problem, planner), planner)
         return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))

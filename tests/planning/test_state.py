@@ -16,7 +16,7 @@ import pytest
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
-from poetc.planning import Planner, Solution, StatePlacement
+from poetc.planning import Planner, Solution, StatePlacement, reductions
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.state import everything
 from poetc.scheduling import (
@@ -565,3 +565,18 @@ def test_the_first_schedule_is_not_lost_when_time_is_up(share: float) -> None:
     solution = Planner(options=options, reductions=(StatePlacement(),)).solve(problem)
     assert solution.cost <= min(costs) * 1.001  # moves cost something
     assert len(costs) == 2 and min(costs) < 0.99 * max(costs)
+
+
+@pytest.mark.parametrize("seed", [123, 312])
+def test_spread_cuts_that_prove_a_budget_impossible(seed: int) -> None:
+    """With little time they come before the relaxation that would have said so."""
+    random = Random(seed)
+    problem = training_problem(random, random.randint(3, 8), paging=True)
+    if random.random() < 0.5:
+        tensors = tuple(replace(t, pageable=t.pageable and random.random() < 0.3) for t in problem.tensors)
+        problem = replace(problem, tensors=tensors)
+    least = solvers.lower_bound_bytes(on_store(problem, [c[0] for c in movable_state(problem)]))
+    problem = replace(problem, budget_bytes=int(least * random.choice((1.0, 1.02, 1.1))))
+    options = SolveOptions(time_limit_s=0.2, work_limit_s=3, fixed_order=True)
+    with contextlib.suppress(InfeasibleError, LimitError):
+        assert Planner(options=options, reductions=reductions("auto")).solve(problem).proof.gap() >= 0

@@ -91,7 +91,9 @@ class PlacementSearch:
         if has_wide_gap(self.bound, self.least) and not self.impossible:
             work_s = SPREAD.work_share * self.options.work_limit_s
             bound, spent_s = bound_of_spread(self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at)
-            self.bound, self.spent = max(self.bound, bound), self.spent + spent_s
+            self.spent += spent_s
+            self.impossible = bound == math.inf
+            self.bound = max(self.bound, bound if bound < math.inf else 0.0)
 
     def rest(self) -> None:
         """Let go of the last relaxation, which can take much memory, until the search goes on."""
@@ -544,7 +546,8 @@ def bound_of_spread(
         least = max(least, min(relaxation.bound, cutoff))
         return relaxation
 
-    for free, share in ((small_tensors(model), SPREAD.coarse_share), (small_tensors(model, chains), 1.0)):
+    coarse, fine = small_tensors(model), small_tensors(model, chains)
+    for free, share in ((coarse, SPREAD.coarse_share), (fine, 1.0)) if coarse != fine else ((fine, 1.0),):
         if has_wide_gap(least, cutoff):
             best_spread(model, functools.partial(relax, free=free, began_s=spent_s, share=share))
     return least, spent_s

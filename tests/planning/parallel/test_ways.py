@@ -228,22 +228,22 @@ def test_state_that_is_read_again_stays_in_the_ram_that_a_list_leaves(monkeypatc
     tensors = (replace(t, initial="ram", final="ram") if t.initial == "store" else t for t in problem.tensors)
     operators = (replace(o, workspace_bytes=0) for o in problem.operators)
     problem = replace(problem, tensors=tuple(tensors), operators=tuple(operators))
-    listed: list[tuple[processors._Side, Solution, processors.Placement]] = []
+    listed: list[tuple[processors._Side, Solution]] = []
     keep = processors._Side._with_state_kept
 
-    def recorded(side: processors._Side, packed: Solution, placement: processors.Placement) -> Solution:
-        listed.append((side, packed, placement))
-        return keep(side, packed, placement)
+    def recorded(side: processors._Side, packed: Solution) -> Solution:
+        listed.append((side, packed))
+        return keep(side, packed)
 
     monkeypatch.setattr(processors._Side, "_with_state_kept", recorded)
     options = SolveOptions(time_limit_s=60.0, work_limit_s=0.2)
     found = Planner(options=options, reductions=reductions("auto")).solve(problem)
     verify_plan(found.problem, found.schedule, found.plan)
-    side, packed, placement = listed[0]
+    side, packed = listed[0]
     stored = StatePlacement.option(packed)
     assert stored is not None and len(stored) > 1
     side.problem = replace(problem, budget_bytes=400)  # one weight more
-    kept = keep(side, replace(packed, problem=replace(packed.problem, budget_bytes=400)), placement)
+    kept = keep(side, replace(packed, problem=replace(packed.problem, budget_bytes=400)))
     left = StatePlacement.option(kept)
     assert left is not None and left < stored and len(left) == len(stored) - 1
     assert kept.cost == verify(kept.problem, kept.schedule).energy_pj < packed.cost
@@ -357,3 +357,19 @@ def test_a_second_core_that_does_nothing_is_not_taken() -> None:
     ways = {ALONE: ways_of(both)[ALONE], SIDE_BY_SIDE: alone}
     found = planner(ways).solve(ways[ALONE])
     assert CoreUsage.option(found) == ALONE and not found.problem.processors
+
+
+def test_bounds_of_one_budget_are_not_those_of_another() -> None:
+    """One chain of reductions may solve several problems."""
+    random = Random(0)
+    beside = replace(several(random, training_problem(random, 5, paging=True), 0), paging=Paging.SYNC)
+    operators = tuple(replace(op, elsewhere=()) for op in beside.operators)
+    alone = replace(placed(beside, (0,) * len(operators)), processors=(), operators=operators)
+    ways = {ALONE: alone, SIDE_BY_SIDE: beside}
+    options = SolveOptions(time_limit_s=3, work_limit_s=0.3, fixed_order=True)
+    little, much = (int(share * keep_all_peak_bytes(alone)) for share in (0.55, 0.95))
+    planner = Planner(options=options, reductions=reductions("auto", ways=[ways]))
+    planner.solve(replace(alone, budget_bytes=little))
+    again = planner.solve(replace(alone, budget_bytes=much))
+    schedule = Planner(options=options, reductions=reductions("auto")).solve(replace(beside, budget_bytes=much))
+    assert all(way.least <= schedule.cost for way in again.ways if way.count == SIDE_BY_SIDE)

@@ -17,7 +17,7 @@ import pytest
 
 from poetc.scheduling import SolveOptions, schedule_to_json, verify
 from poetc.solvers import highs, solve
-from poetc.solvers.highs import Mip
+from poetc.solvers.highs import INFINITY, ROOM, Mip
 from poetc.solvers.poetc.beside import BackgroundTask
 from tests.support.problems import training_problem, with_budget
 
@@ -234,3 +234,13 @@ def test_answers_do_not_move_with_the_cores_of_the_process(cores: int) -> None:
         [sys.executable, "-c", script, str(cores)], capture_output=True, text=True, cwd=root, check=True
     )
     assert done.stdout.strip() == solved_here().strip()
+
+
+def test_rows_of_bytes_have_both_sides() -> None:
+    """The presolve of HiGHS strengthens rows with one side alone; one with tiny coefficients beside large ones hung."""
+    mip = Mip()
+    columns = [mip.column(1.0) for _ in range(2)]
+    row = mip.within(columns, [1.0, 3.0], room=2.0)
+    assert (mip.row_lower[row], mip.row_upper[row]) == (0.0, ROOM)
+    row = mip.within(columns, [1.0, -3.0], room=2.0)  # here 0 would be a limit
+    assert (mip.row_lower[row], mip.row_upper[row]) == (-INFINITY, ROOM)
