@@ -12,7 +12,7 @@ import numpy as np
 from poetc.datasets._columns import Samples
 from poetc.datasets._matching import TARGET_NAMES, match
 from poetc.datasets._slots import Slot
-from poetc.errors import UsageError, printable
+from poetc.errors import UsageError, format_count, printable
 from poetc.graph import Array, DType
 
 Cells = Sequence[Any] | Array
@@ -48,6 +48,7 @@ def from_table(
     columns: dict[str, Array] = {}
     classes: tuple[str, ...] = ()
     if target is not None:
+        _require_fit(where, table, targets, target, inputs[0], lines)
         columns[target.name], classes = _target(where, table, targets, target, like, lines)
     features = [name for name in table if name not in targets]
     if not features:
@@ -117,6 +118,21 @@ def _target_columns(
         return names
     usual = [name for name in (target.name, *TARGET_NAMES) if name in table]
     return usual[:1] if usual and target.elements == 1 else list(table)[-target.elements :]
+
+
+def _require_fit(
+    where: str, table: Mapping[str, Cells], names: Sequence[str], target: Slot, tokens: Slot, lines: Lines
+) -> None:
+    """UsageError where the columns `names` have another number of elements than the target."""
+    wide = sum(np.asarray(table[name][0], object).size for name in names)
+    if wide == target.elements:
+        return
+    place, has = f"{where}: {row_of(0, lines)}", format_count(wide, "number")
+    if tokens.dtype is DType.I32 and tokens.limit is not None:
+        of = f"and {has} where the target takes {target.elements:,}"
+        raise UsageError(f"{place} has neither text, prompt nor messages, {of}")
+    columns = ", ".join(repr(printable(name)) for name in names)
+    raise UsageError(f"{place} has {has} in {columns}, the target, which takes {target.elements:,}")
 
 
 def _target(

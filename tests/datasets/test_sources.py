@@ -379,6 +379,13 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, name: str, text: str 
         check_values(opened(tmp_path / name, FEATURES, CLASS), (FEATURES, CLASS), any_range=True)
 
 
+def test_columns_that_are_no_target_are_named(tmp_path: Path) -> None:
+    pair = replace(CLASS, sample_shape=(2,), shape=(CLASS.shape[0], 2))
+    (tmp_path / "d.jsonl").write_text('{"x": [1, 2, 3], "y": 4}\n')
+    with pytest.raises(UsageError, match="line 1 has 1 number in 'y', the target, which takes 2"):
+        opened(tmp_path / "d.jsonl:target=y", FEATURES, pair)
+
+
 @pytest.mark.parametrize(("place", "says"), [("d.npz", "permission denied"), ("none/d.npz", "permission denied")])
 def test_a_folder_of_somebody_else_is_not_absent(tmp_path: Path, place: str, says: str) -> None:
     """It may hold the file: nobody here can tell."""

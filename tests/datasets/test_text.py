@@ -211,6 +211,12 @@ def test_a_key_that_stands_there_twice_is_refused(folder: Path) -> None:
             {},
             r"line 1: 'text' is missing .* give text, prompt and completion",
         ),
+        (
+            [{"foo": 1}],
+            (),
+            {},
+            r"d.jsonl: line 1 has neither text, prompt nor messages, and 1 number where .* takes 16",
+        ),
         ([{"text": "abc"}], (), {"mask_prompt": True}, r"line 1: --mask-prompt: a text alone has no prompt"),
         ([{"text": ""}], (), {}, r"holds no text with a target"),
         ([{"text": "abc"}], (SMALL, TARGET), {}, r"tokenizer\.json: has 258 tokens, .* token 256; .* holds 100"),
