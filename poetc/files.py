@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import filecmp
 import math
 import os
 import shutil
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 FULL_BYTES = 1 << 20  # where less is free, a write that names no file failed there
 LARGEST_TEXT_BYTES = 1 << 26  # of a problem, a schedule, a lock file: a hundred times the largest there is
+COPY_SUFFIX = ".orig"  # of files of the user that are kept
 _PIECE_BYTES = 1 << 16
 
 
@@ -219,12 +221,34 @@ def require_writable(*paths: Path | None) -> None:
             raise
 
 
+def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> None:
+    """UsageError where an output is in the way, or must not be replaced."""
+    for path in outputs:
+        end_of_link(path)
+        if path.is_dir():
+            raise UsageError(f"{path}: is a directory; name a file")
+        if source is not None and path.exists() and path.samefile(source):
+            raise UsageError(f"{path}: is the file that is read; write to another file with -o")
+        if path.exists() and not force:
+            raise UsageError(f"{path}: exists; write to another file, or replace it with --force")
+
+
+def copy_of(path: Path) -> Path:
+    """A free name for a file of the user that is set aside: NAME.orig, or with a number behind it."""
+    number, copy = 1, path.with_name(f"{path.name}{COPY_SUFFIX}")
+    while os.path.lexists(copy):
+        number += 1
+        copy = path.with_name(f"{path.name}{COPY_SUFFIX}{number}")
+    return copy
+
+
 @contextmanager
-def new_files(path: Path, *companions: Path, force: bool = False) -> Iterator[Path]:
+def new_files(path: Path, *companions: Path, force: bool = False, copies: list[str] | None = None) -> Iterator[Path]:
     """A place to write `path` to, which gets its name when the block ends well; otherwise nothing is changed.
 
     Files of the names of `companions` that are written next to it, in the same folder, get their names just before it.
     UsageError where one of them exists, unless `force`. A link is followed, also where its file does not exist yet.
+    With `copies`, a file of other content is renamed before it is replaced, and its new name is added there.
     """
     end = end_of_link(path)
     if end == path:
@@ -235,12 +259,18 @@ def new_files(path: Path, *companions: Path, force: bool = False) -> Iterator[Pa
         yield place / path.name
         moves = [(place / p.name, end_of_link(p)) for p in (*companions, path) if (place / p.name).exists()]
         for staged, target in moves:
+            if target.is_dir():
+                raise UsageError(f"{target}: is a directory; name a file")
             if target.exists() and not force:
                 raise UsageError(f"{target}: exists; write to another file, or replace it with --force")
             with staged.open("rb") as file:
                 os.fsync(file.fileno())
             staged.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask())
         for staged, target in moves:
+            if copies is not None and target.exists() and not filecmp.cmp(staged, target, shallow=False):
+                copy = copy_of(target)
+                os.rename(target, copy)
+                copies.append(copy.name)
             os.replace(staged, target)
     except OSError as error:
         if place is not None:

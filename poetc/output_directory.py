@@ -27,11 +27,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from poetc.errors import UsageError, printable
-from poetc.files import blame, open_file, umask, write_text
+from poetc.files import COPY_SUFFIX, blame, copy_of, open_file, umask, write_text
 
 FILES, REPLACING, OWN = "files", "replacing", "sha256"  # entries of a manifest that this module writes
 SHOWN = 8  # names in a message
-COPY_SUFFIX = ".orig"
 STAGING_PREFIX = ".poetc-staging-"
 LEFTOVER_AGE_S = 60.0
 
@@ -341,12 +340,9 @@ def _set_aside(target: Path, kind: Kind, recorded: _Recorded, names: Iterable[st
     """Rename the files in the way; returns the new names."""
     copies = []
     for name in _obstacles(target, kind, recorded, names):
-        number, copy = 1, f"{name}{COPY_SUFFIX}"
-        while os.path.lexists(target / copy):
-            number += 1
-            copy = f"{name}{COPY_SUFFIX}{number}"
-        os.rename(target / name, target / copy)
-        copies.append(copy)
+        copy = copy_of(target / name)
+        os.rename(target / name, copy)
+        copies.append(copy.relative_to(target).as_posix())
     return copies
 
 

@@ -33,4 +33,5 @@ def import_gguf(source: Path, out: Path, force: bool, console: Console) -> None:
     with console.progress("reading the file") as progress:
         document = gguf.import_gguf(source, out, force=force, progress=progress)
     console.notes(document["notes"])
+    console.copies(document["copies"], out.parent)
     console.answer(document, _text.gguf_text(document))

@@ -50,5 +50,5 @@ def import_state(directory: Path, source: Path, out: Path, force: bool, console:
 
     with console.progress("reading the weights") as progress:
         document = command.import_state(directory, source, out, force=force, progress=progress)
-    console.copies(document["copies"], out)
+    console.copies(document["copies"], out.parent if out.suffix == command.TRAINED else out)
     console.answer(document, _text.import_text(document))

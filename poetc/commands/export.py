@@ -7,7 +7,7 @@ that would compute anything else is not written.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from poetc.commands.weights import (
 )
 from poetc.errors import UnsupportedModelError, UsageError, printable
 from poetc.events import Progress, silent
-from poetc.files import end_of_link, new_files
+from poetc.files import new_files, require_free
 from poetc.graph import Array, DType, Graph, TensorType, differing, matching, materialize
 from poetc.ops import bind, spec
 from poetc.output_directory import digest
@@ -323,18 +323,6 @@ def find_model(solved: Artifact, model: Path | None, directory: Path | None = No
         if expected is None or digest(place) == expected:
             return place
     raise UsageError(f"{there[0]}: not as it was when it was solved; give that file with --model, or solve again")
-
-
-def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> None:
-    """UsageError where an output is in the way, or must not be replaced."""
-    for path in outputs:
-        end_of_link(path)
-        if path.is_dir():
-            raise UsageError(f"{path}: is a directory; name a file")
-        if source is not None and path.exists() and path.samefile(source):
-            raise UsageError(f"{path}: is the model that was solved; write to another file with -o")
-        if path.exists() and not force:
-            raise UsageError(f"{path}: exists; write to another file, or replace it with --force")
 
 
 # --- the written file is read again -----------------------------------------------------------------------------------

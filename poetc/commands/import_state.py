@@ -45,7 +45,7 @@ def import_state(
     if to_file:
         _check_beside(solved, out)
         data = trained_bin(changed)
-        with new_files(out, force=force) as staged:
+        with new_files(out, force=force, copies=copies) as staged:
             staged.write_bytes(data)
     else:
         changed = replace(changed, summary={**changed.summary, "out": str(out)})

@@ -22,7 +22,7 @@ from poetc import artifact, measure
 from poetc.artifact import Artifact
 from poetc.commands import advice
 from poetc.commands.adapter_files import lora_of
-from poetc.commands.export import export_onnx, find_model, require_free
+from poetc.commands.export import export_onnx, find_model
 from poetc.commands.facts import decided
 from poetc.commands.norm_statistics import with_statistics
 from poetc.commands.programs import graph_of, training_program
@@ -64,7 +64,7 @@ from poetc.datasets import (
 )
 from poetc.errors import UsageError, format_count
 from poetc.events import Progress, silent
-from poetc.files import finite, write_text
+from poetc.files import finite, require_free, write_text
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,

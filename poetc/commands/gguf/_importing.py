@@ -11,9 +11,8 @@ from poetc.commands.gguf._config import config_of
 from poetc.commands.gguf._decoder import Decoder
 from poetc.commands.gguf._reading import read_gguf
 from poetc.commands.gguf._tokenizer import tokenizer_files
-from poetc.errors import UsageError
 from poetc.events import Progress, silent
-from poetc.files import new_files
+from poetc.files import new_files, require_free
 
 _LARGEST_BYTES = 2**31 - 2**20  # of an ONNX file in one piece
 
@@ -27,16 +26,15 @@ def import_gguf(path: Path, out: Path, *, force: bool = False, progress: Progres
     config = config_of(file)
     files, why = tokenizer_files(file)
     companion_files = {out.with_name(name): data for name, data in files.items()}
-    for place in (out, *companion_files):
-        if place.exists() and not force:
-            raise UsageError(f"{place}: exists; write to another folder, or replace it with --force")
+    data = out.with_name(out.name + ".data")
+    require_free((out, *companion_files), path, force)
     progress("reading the tensors")
     decoder = Decoder(file, config)
     model = decoder.model()
-    data = out.with_name(out.name + ".data")
+    copies: list[str] = []
     progress("writing the model")
     is_large = sum(len(t.raw_data) for t in model.graph.initializer) > _LARGEST_BYTES
-    with new_files(out, data, *companion_files, force=force) as staged:
+    with new_files(out, data, *companion_files, force=force, copies=copies) as staged:
         if is_large:
             onnx.save(model, staged, save_as_external_data=True, location=data.name, size_threshold=1024)
         else:
@@ -53,4 +51,5 @@ def import_gguf(path: Path, out: Path, *, force: bool = False, progress: Progres
         "vocabulary": config.vocabulary,
         "forms": dict(sorted(decoder.forms.items())),
         "notes": notes,
+        "copies": copies,
     }

@@ -239,7 +239,7 @@ def test_options_that_come_to_nothing_are_warned_of(
 
 
 def test_an_output_that_can_never_be_written_is_refused_first(small: Path, tmp_path: Path, poetc: Run) -> None:
-    for out, says in ((small, "is the model that was solved"), (tmp_path, "is a directory")):
+    for out, says in ((small, "is the file that is read"), (tmp_path, "is a directory")):
         ended = poetc("train", small, *_options(), "-o", out, "--force", "--quiet")
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
         assert says in ended.err

@@ -312,7 +312,7 @@ def test_what_does_not_fit_is_named_in_one_line(digits: Trained, tmp_path: Path)
     out.write_text("mine")
     with pytest.raises(UsageError, match=r"out\.onnx: exists; .* --force"):
         export_onnx(solved, state, out)
-    with pytest.raises(UsageError, match="is the model that was solved"):
+    with pytest.raises(UsageError, match="is the file that is read"):
         export_onnx(solved, state, DIGITS, force=True)
     other = save(dense({"w": normal(6, 5)}, [node("MatMul", ["x", "w"], ["y"])]), tmp_path)
     with pytest.raises(UsageError, match="not the model that was solved"):

@@ -99,6 +99,32 @@ def test_one_line_names_what_is_missing(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.gguf"]
 
 
+def test_files_in_the_way_are_kept_or_refused(tmp_path: Path) -> None:
+    """Files as they are written need no copy. The source and a folder are never replaced, and nothing else is then."""
+    gguf_files.write(tmp_path / "m.gguf", kind="Q8_0")
+    assert import_gguf(tmp_path / "m.gguf", tmp_path / "m.onnx")["copies"] == []
+    names = ["m.onnx", "tokenizer.json", "tokenizer_config.json"]
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    (tmp_path / "tokenizer.json").write_text("mine")
+    for copies in (["tokenizer.json.orig"], []):
+        assert import_gguf(tmp_path / "m.gguf", tmp_path / "m.onnx", force=True)["copies"] == copies
+        assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    (tmp_path / "tokenizer.json").write_text("mine too")
+    assert import_gguf(tmp_path / "m.gguf", tmp_path / "m.onnx", force=True)["copies"] == ["tokenizer.json.orig2"]
+    assert (tmp_path / "tokenizer.json.orig").read_text() == "mine"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "other" / "tokenizer.json").mkdir(parents=True)
+    everything = sorted(tmp_path.rglob("*"))
+    for place, complaint in (
+        ("m.gguf", "m.gguf: is the file that is read"),
+        ("docs", "docs: is a directory"),
+        ("other/m.onnx", "other/tokenizer.json: is a directory"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            import_gguf(tmp_path / "m.gguf", tmp_path / place, force=True)
+    assert sorted(tmp_path.rglob("*")) == everything
+
+
 @pytest.mark.parametrize(("at", "said"), [(8, "21 tensors and 17 fields"), (16, "20 tensors and 18 fields")])
 def test_a_header_that_counts_too_much_is_told_by_its_counts(tmp_path: Path, at: int, said: str) -> None:
     gguf_files.write(tmp_path / "m.gguf", kind="Q8_0")

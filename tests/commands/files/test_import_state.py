@@ -94,6 +94,9 @@ def test_a_trained_bin_for_the_emitted_program(digits: Trained, tmp_path: Path) 
     assert all(np.array_equal(state[name], array) for name, array in digits.state.items())
     with pytest.raises(UsageError, match=r"start\.bin: exists; .*--force"):
         import_state(digits.directory, digits.trained_bin, out)
+    out.write_bytes(b"mine")
+    assert import_state(digits.directory, digits.trained_bin, out, force=True)["copies"] == ["start.bin.orig"]
+    assert out.with_name("start.bin.orig").read_bytes() == b"mine"
     earlier = json.loads((Path(__file__).parents[2] / "program" / "golden" / "earlier" / emit.MANIFEST).read_text())
     other = {**earlier, "session": {**earlier["session"], "emission": 1}}
     for manifest, says in (
