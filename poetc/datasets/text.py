@@ -78,6 +78,8 @@ def read_text(request: Request) -> Samples:
     template = values.get("chat_template")
     path = find_tokenizer(values.get("tokenizer"), request.settings.model)
     tokenizer = Tokenizer(path, Path(template) if template else None)
+    assert tokens.limit is not None
+    tokenizer.require_model(tokens.limit.most + 1)
     mask_prompt, truncate, unpacked = (bool(values.get(n)) for n in ("mask_prompt", "truncate", "unpacked"))
     reader = _Reader(tokenizer, length, mask_prompt, truncate, unpacked)
     reader.read(request.path)

@@ -180,6 +180,8 @@ def test_options_that_do_nothing_for_these_texts_are_told(folder: Path) -> None:
 
 CHAT = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 SMALL = replace(TOKENS, limit=Limit(0, 99, 0))
+LARGE = replace(TOKENS, limit=Limit(0, 49_151, 0))
+LACKING = replace(TOKENS, limit=Limit(0, 249, 0))
 CLASSES = replace(TARGET, shape=(2,), sample_shape=())
 FLOATS = replace(TOKENS, dtype=DType.F32, limit=None)
 OTHER = replace(TARGET, limit=Limit(0, 257, 0))
@@ -219,7 +221,9 @@ def test_a_key_that_stands_there_twice_is_refused(folder: Path) -> None:
         ),
         ([{"text": "abc"}], (), {"mask_prompt": True}, r"line 1: --mask-prompt: a text alone has no prompt"),
         ([{"text": ""}], (), {}, r"holds no text with a target"),
-        ([{"text": "abc"}], (SMALL, TARGET), {}, r"tokenizer\.json: has 258 tokens, .* token 256; .* holds 100"),
+        ([{"text": "abc"}], (SMALL, TARGET), {}, r"tokenizer\.json: has 258 tokens, .* 100: that of another model"),
+        ([{"text": "abc"}], (LARGE, TARGET), {}, r"tokenizer\.json: has 258 tokens, .* 49,152: that of another model"),
+        ([{"text": "abc"}], (LACKING, TARGET), {}, r"tokenizer\.json: has 258 tokens, .* token 256; .* holds 250"),
         ([{"text": "abc"}], (TOKENS, CLASSES), {}, r"a target for each of the 16 tokens; .* takes \[samples\]"),
         ([{"text": "abc"}], (FLOATS, TARGET), {}, r"a model whose input are tokens; this one takes 'input_ids'"),
         ([{"text": "abc"}], (TOKENS, OTHER), {}, r"solve with --ignore-index -100"),
