@@ -23,11 +23,12 @@ from typing import Any
 
 import msgspec
 
+from poetc import solvers
 from poetc.commands.locking import Options, model_hash, options_of, request_of
 from poetc.commands.locking._file import canonical
 from poetc.commands.requests import LEAST, SolveRequest
 from poetc.commands.solve import solve, solve_budgets
-from poetc.devices import load_profile, names_banks, parse_size, profile_to_dict
+from poetc.devices import load_profile, names_banks, parse_processors, parse_size, profile_to_dict
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.files import read_file
 from poetc.planning import ENGINE
@@ -58,8 +59,11 @@ def make_points(
 ) -> list[Point]:
     """The product, models first, in the order given.
 
-    Raises UsageError for a file that is not there, and for a budget that is none.
+    Raises UsageError for a file that is not there, a budget that is none, an unknown solver, and processors that none
+    of the devices has.
     """
+    solvers.info(template.solver)
+    _require_processors(template.processors, devices)
     for budget in budgets:
         if budget not in (None, LEAST) and not names_banks(budget):
             parse_size(budget, of=10**12, or_word=LEAST)
@@ -81,6 +85,18 @@ def make_points(
         point = Point(digest.hexdigest()[:16], options)
         points[point.key] = point
     return list(points.values())
+
+
+def _require_processors(text: str, devices: Sequence[str]) -> None:
+    """UsageError of the first device where none of them has these processors; a device that lacks them is a result."""
+    faults: list[UsageError] = []
+    for profile in map(load_profile, devices):
+        try:
+            parse_processors(text, profile)
+        except UsageError as error:
+            faults.append(error)
+    if faults and len(faults) == len(devices):
+        raise faults[0]
 
 
 def run_point(point: Point) -> dict[str, Any]:

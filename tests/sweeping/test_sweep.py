@@ -52,6 +52,26 @@ def test_the_product_in_order_each_once() -> None:
         sweeping.make_points(TEMPLATE, [Path("none.onnx")], ["host"], [None])
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (("--solver", "checkmat"), "unknown solver 'checkmat': did you mean 'checkmate'?"),
+        (("--processors", "mian"), "device 'stm32f746' has no processor 'mian'"),
+    ],
+)
+def test_a_name_that_nothing_has_is_refused_before_anything_is_solved(
+    option: tuple[str, str], says: str, tmp_path: Path
+) -> None:
+    ended = run("sweep", MODEL, *OPTIONS, "-d", "stm32f746", "-b", "60%", *option, "-o", tmp_path / "a.jsonl")
+    assert (ended.code, ended.err.count("\n")) == (2, 1) and says in ended.err
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_one_device_of_several_may_lack_a_processor() -> None:
+    template = replace(TEMPLATE, processors="all")
+    assert len(sweeping.make_points(template, [MODEL], ["stm32f746", "stm32h745"], [None])) == 2
+
+
 @pytest.mark.parametrize("budget", ["many", "12xB", "-5kB", "0%"])
 def test_a_budget_that_is_none_is_refused_before_anything_is_solved(budget: str, tmp_path: Path) -> None:
     ended = run("sweep", MODEL, *OPTIONS, "-b", "60%", "-b", budget, "-o", tmp_path / "a.jsonl")
