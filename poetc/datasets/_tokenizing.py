@@ -49,6 +49,8 @@ class Tokenizer:
         self._model = _read(path)
         self._config = _json(path.with_name(CONFIG))
         self._template_file = template
+        if template is not None and not exists(template):
+            raise UsageError(f"--chat-template {template}: does not exist")
         self.end = self._special("eos_token", "eos_token_id")
         self.pad = self._special("pad_token", "pad_token_id")
 
@@ -253,8 +255,6 @@ def _json(path: Path) -> dict[str, Any]:
 def _text(path: Path) -> str:
     try:
         return read_file(path).decode()
-    except FileNotFoundError:
-        raise UsageError(f"{path}: does not exist") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text in UTF-8") from None
 

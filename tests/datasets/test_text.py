@@ -230,7 +230,7 @@ def test_a_key_that_stands_there_twice_is_refused(folder: Path) -> None:
         ([{"text": "abc"}], (), {"tokenizer": "absent.json"}, r"--tokenizer absent.json: does not exist"),
         ([{"messages": []}], (), {}, r"line 1: 'messages' is no list of messages"),
         ([{"messages": [{"role": "user"}]}], (), {}, r"line 1: message 1 is no object with the texts"),
-        ([CHAT], (), {"chat_template": "absent.jinja"}, r"absent.jinja: does not exist"),
+        ([CHAT], (), {"chat_template": "absent.jinja"}, r"--chat-template absent.jinja: does not exist"),
         ([CHAT], (), {"template": "{% for %}"}, r"line 1: the template of .*config.json fails"),
         ([CHAT], (), {"template": "{{ raise_exception('only tools') }}"}, r"template of .* fails: only tools"),
         ([CHAT], (), {"template": "{{ ''.__class__.__mro__ }}"}, r"template of .* fails: .*unsafe"),
