@@ -28,7 +28,6 @@ from poetc.scheduling import (
     Compute,
     Elsewhere,
     Free,
-    InPlace,
     Objective,
     Paging,
     Problem,
@@ -51,9 +50,7 @@ from poetc.solvers import solve
 from poetc.solvers.highs import Mip
 from poetc.solvers.processors import (
     above_idle,
-    as_ready,
     can_search,
-    heft,
     one_at_a_time,
     placed,
     relaxed,
@@ -521,85 +518,6 @@ def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.
     assert bound_with(everything()) == (66, ANY)
     assert bound_with(replace(everything(), order=(0, 1, 2))) == (66, (0, 1, 2))  # the order of `plain`
     assert bound_with(replace(everything(), order=(0, 2, 1))) == (least, ANY)
-
-
-def equal(problem: Problem, times_ns: Sequence[int], count: int) -> Problem:
-    """On equal processors, without hand-overs."""
-    own = ProcessorSpec(name="core0", active_uw=3_000_000, idle_uw=900_000, hand_over_ns=0)
-    operators = []
-    for operator, ns in zip(problem.operators, times_ns, strict=True):
-        elsewhere = tuple(Elsewhere(processor=p, time_ns=ns, energy_pj=3000 * ns) for p in range(1, count))
-        operators.append(replace(operator, time_ns=ns, energy_pj=3000 * ns, elsewhere=elsewhere))
-    processors = tuple(replace(own, name=f"core{p}") for p in range(count))
-    return replace(problem, operators=tuple(operators), processors=processors, budget_bytes=2**30)
-
-
-def listed_ns(problem: Problem, placement: Sequence[int], budget_bytes: int = 2**30) -> int:
-    plain = placed(problem, (0,) * len(problem.operators))
-    actions = complete(plain, keep_all_decisions(plain))
-    listed = side_by_side(replace(problem, budget_bytes=budget_bytes), actions, tuple(placement))
-    assert listed is not None
-    return listed[1].time_ns
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_chain_of_a_step_never_waits_for_gradients_of_weights(seed: int) -> None:
-    random = Random(seed)
-    plain = training_problem(random, 12)
-    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
-    assert listed_ns(problem, as_ready(problem)) == shortest_ns(problem) <= listed_ns(problem, heft(problem))
-
-
-def test_a_processor_with_transfers_runs_only_operators_that_no_other_runs() -> None:
-    plain = training_problem(Random(1), 6)
-    problem = equal(plain, [40] * len(plain.operators), 3)
-    assert 0 in as_ready(problem)
-    assert 0 not in as_ready(problem, first=1)
-    bound = replace(problem.operators[0], elsewhere=())
-    placement = as_ready(replace(problem, operators=(bound, *problem.operators[1:])), first=1)
-    assert placement.index(0) == 0 and placement.count(0) == 1
-
-
-def test_an_operand_is_overwritten_only_where_ram_is_short() -> None:
-    """The others that read it, on other processors, would have to end first."""
-    b = ProblemBuilder(Random(0), paging=False)
-    gradient = b.tensor("g", 4, initial="ram")
-    for k in range(4):
-        b.operator(f"weights{k}", (gradient,), (b.tensor(f"w{k}", 1, final="ram"),))
-        before, gradient = gradient, b.tensor(f"g{k}", 4, final="ram" if k == 3 else "")
-        in_place = (InPlace(input=before, output=gradient),) if k else ()
-        b.operator(f"chain{k}", (before,), (gradient,), in_place=in_place)
-    problem = equal(b.problem("chain"), [100, 50] * 4, 3)
-    placement = as_ready(problem)
-    roomy_ns = listed_ns(problem, placement)
-    assert roomy_ns == shortest_ns(problem) == 250
-    plain = placed(problem, (0,) * len(problem.operators))
-    assert listed_ns(problem, placement, keep_all_peak_bytes(plain)) > roomy_ns
-
-
-def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(0)
-    plain = training_problem(random, 12, scale=8)
-    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
-    once = placed(problem, (0,) * len(problem.operators))
-    problem = replace(problem, budget_bytes=keep_all_peak_bytes(once) * 9 // 10)
-    solved = Planner.solve
-
-    def least_budget() -> int:
-        budgets: list[int] = []
-
-        def recorded(planner: Planner, asked: Problem) -> Solution:
-            budgets.append(asked.budget_bytes)
-            return solved(planner, asked)
-
-        monkeypatch.setattr(Planner, "solve", recorded)
-        options = SolveOptions(time_limit_s=2, work_limit_s=0.05)
-        Planner(options=options, reductions=reductions("ram")).solve(problem)
-        return min(budgets)
-
-    with_room = least_budget()
-    monkeypatch.setattr("poetc.planning.processors.ASIDE_SHARE", -1.0)
-    assert with_room < least_budget() == problem.budget_bytes
 
 
 if __name__ == "__main__":
