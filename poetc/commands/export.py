@@ -73,7 +73,10 @@ class ExportRequest:
         others = (self.gguf_adapter, self.onnx_adapter, self.adapter_base)
         paths = [p for p in (self.out, self.npz, self.safetensors, self.adapter, config, *others) if p is not None]
         if not paths:
-            raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE, --safetensors FILE or --adapter FILE")
+            raise UsageError(
+                "nothing to write: give -o OUT.onnx, or a file with --npz, --safetensors, --adapter, --gguf-adapter,"
+                " --onnx-adapter or --adapter-base"
+            )
         if len(paths) > len({path.absolute() for path in paths}):
             raise UsageError(f"{paths[0]}: named twice; the files must have different names")
         return paths
@@ -103,7 +106,7 @@ def export_arrays(
     graph = model_of(solved)
     document: dict[str, Any] = {
         **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors", "adapter")),
-        **dict.fromkeys(("gguf_adapter", "onnx_adapter", "adapter_base")),
+        **dict.fromkeys(("gguf_adapter", "onnx_adapter", "adapter_base", "rounding_error_of_change")),
         "tensors": len(weight_names(graph)),
         "trained": len(trained_names(solved)),
         "notes": [],
@@ -211,6 +214,7 @@ def export_onnx(
         "external_data": str(data) if has_data else None,
         "model": str(source),
         "changed": len(changed),
+        "rounding_error_of_change": written.rounding_error_of_change,
         "notes": written.notes,
     }
 

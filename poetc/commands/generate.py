@@ -73,8 +73,11 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
         graph = model_of(solved)
         short = graph
     else:
-        most = len(ids) + request.tokens
-        short, graph = loaded_at(file, SHORT), _long(file, min(most, context[0] or most))
+        short, most = loaded_at(file, SHORT), len(ids) + request.tokens
+        places = frontend.most_places(_proto(file))
+        if places is not None and (not context[0] or places < context[0]):
+            context = places, str(file)
+        graph = _long(file, min(most, context[0] or most)) if not 0 < context[0] <= len(ids) else short
     for most, named in (context, (_tokens_input(graph, str(request.source))[1], f"{request.source}, as it is,")):
         if 0 < most <= len(ids):
             raise UsageError(f"--prompt: {len(ids)} tokens, and {named} has a context of {most:,}")
@@ -129,14 +132,18 @@ def _chosen(scores: Array, request: GenerateRequest, random: np.random.Generator
     return int(random.choice(kept, p=shares[kept] / shares[kept].sum()))
 
 
-def loaded_at(path: Path, length: int) -> Graph:
-    """The model for one text of `length` tokens; lengths that the file fixes stay."""
+def _proto(path: Path) -> onnx.ModelProto:
     with open_file(path):
         pass
     try:
-        proto = onnx.load(str(path), load_external_data=False)
+        return onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises several kinds
         raise UsageError(f"{path}: not an ONNX file") from error
+
+
+def loaded_at(path: Path, length: int) -> Graph:
+    """The model for one text of `length` tokens; lengths that the file fixes stay."""
+    proto = _proto(path)
     initializers = {t.name for t in proto.graph.initializer}
     dims: dict[str, int] = {}
     has_tokens = False
@@ -158,7 +165,8 @@ def _long(path: Path, length: int) -> Graph:
     try:
         return loaded_at(path, length)
     except (UsageError, UnsupportedModelError) as error:
-        raise type(error)(f"{error}: shorten the prompt, or write fewer tokens") from None
+        reason = " ".join(str(error).split())
+        raise type(error)(f"--prompt and --tokens: {length:,} tokens do not fit: {reason}") from None
 
 
 def _tokens_input(graph: Graph, where: str) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from poetc.frontend._translations import TRANSLATIONS, onnx_operator
 from poetc.frontend._untying import Untied
 from poetc.frontend._writing import DATA_SUFFIX, Written, write_back
 from poetc.frontend.facts import probabilities
+from poetc.frontend.onnx_group_query import most_places
 from poetc.frontend.roles import ParameterDecision, parameter_decisions
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "external_files",
     "is_quantized",
     "load",
+    "most_places",
     "onnx_operator",
     "parameter_decisions",
     "probabilities",

@@ -6,6 +6,7 @@ made again. Weights that the file cannot hold apart, or does not have, get an in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ from poetc.graph import Array, Graph, Origin, TensorType, materialize
 DATA_SUFFIX = ".data"
 _ALIGNMENT_BYTES = 4096  # of a tensor in a file of external data: readers map it
 _SHOWN = 3
+_MUCH_LOST, _NEARLY_ALL_LOST = 0.5, 0.9  # errors of rounding, as parts of the training's change
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,47 @@ class Written:
 
     values: Mapping[str, Array]
     notes: list[str] = field(default_factory=list)
+    rounding_error_of_change: float | None = None  # root mean squares; None where nothing was rounded
+
+
+@dataclass(slots=True)
+class _Rounding:
+    """The errors of weights in the file's precision, beside their size and their change by the training."""
+
+    weights: int = 0
+    most: float = 0.0
+    largest: float = 0.0
+    squares: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("error", "numbers", "change"), 0.0))
+
+    def add(self, before: Array, array: Array, held: Array) -> None:
+        """One more weight: its numbers in the model, after the training, and in the file."""
+        error = array - held
+        self.weights += 1
+        self.most = max(self.most, float(np.abs(error).max()))
+        self.largest = max(self.largest, float(np.abs(array).max()))
+        for name, numbers in (("error", error), ("numbers", array), ("change", array - before)):
+            self.squares[name] += float(np.square(numbers.astype(np.float64)).sum())
+
+    def of(self, name: str) -> float:
+        """The error as a part of something, in root mean squares."""
+        return math.sqrt(self.squares["error"] / (self.squares[name] or 1))
+
+    def notes(self, coded: int) -> list[str]:
+        codes = f", {coded} of them in the codes of the file," if coded else ""
+        lost = self.of("change")
+        notes = [
+            f"{self.weights} weights{codes} are rounded: by {self.most:.3g} at most,"
+            f" {self.most / (self.largest or 1):.2%} of the largest number; {self.of('numbers'):.2%} of the numbers'"
+            f" root mean square, {lost:.1%} of that of the training's change"
+        ]
+        if lost >= _MUCH_LOST:
+            share = "nearly all" if lost >= _NEARLY_ALL_LOST else "much"
+            left = ": the file is nearly the untrained model" if lost >= _NEARLY_ALL_LOST else ""
+            notes.append(
+                f"warning: rounding loses {share} of the training's change{left}; adapters (--adapter) or an export"
+                " without --round keep it"
+            )
+        return notes
 
 
 def write_back(
@@ -90,7 +133,7 @@ class _Writer:
     ) -> None:
         self.quantized = quantized
         self.coded: dict[str, Node] = {}
-        self.rounded: list[tuple[Array, Array]] = []  # numbers, and those that the file has for them
+        self.rounded = _Rounding()
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
         self.model = parse_model(source)
         self.notes: list[str] = []
@@ -134,7 +177,7 @@ class _Writer:
                 " infer does not: outputs differ"
             )
         self._save(out)
-        return Written(self.written, self.notes)
+        return Written(self.written, self.notes, self.rounded.of("change") if self.rounded.weights else None)
 
     def describe(self, about: Mapping[str, str]) -> None:
         """Put properties into the model, in order, in place of those that have their names."""
@@ -204,7 +247,7 @@ class _Writer:
         initializers = {t.name: t for t in self.model.graph.initializer}
         if origin.tensor in self.coded:
             self.written[name], parts = recode(self.model, self.source.parent, self.coded[origin.tensor], array)
-            self.rounded.append((array, self.written[name]))
+            self._count(name, array)
             for part, content in parts.items():
                 _fill(initializers[part], content)
             return
@@ -224,10 +267,17 @@ class _Writer:
             self._set_constant(name, inner[0], array)
         else:
             raise UnsupportedModelError(f"{self.source}: no node makes {origin.tensor!r}, a trained weight")
+        integers = origin.holder == "DequantizeLinear" and self.quantized  # the training's own, which it rounded
+        if not integers and not np.array_equal(self.written[name].reshape(array.shape), array):
+            self._count(name, array)
         for copy, how in origin.copies:
             tensor = initializers[copy]
             shape = tuple(tensor.dims)
             self._set(name, tensor, array.T if how == "transposed" else np.broadcast_to(array, shape))
+
+    def _count(self, name: str, array: Array) -> None:
+        before = materialize(self.graph.values[name], self.graph.tensors[name].type)
+        self.rounded.add(before, array, self.written[name].reshape(array.shape))
 
     def _in_bodies(self, name: str) -> list[Any]:
         """The initializer or the node of that name in a body of an If, Loop or Scan, if there is one."""
@@ -249,8 +299,6 @@ class _Writer:
         back = stored.astype(np.float32)
         if not np.isfinite(back).all() or (not self.rounding and not np.array_equal(back, array)):
             self.narrow.append(f"{name} ({dtype})")
-        if not np.array_equal(back, array):
-            self.rounded.append((np.asarray(array), back.reshape(array.shape)))
         _fill(tensor, stored)
         return back
 
@@ -327,8 +375,8 @@ class _Writer:
     def _refuse(self) -> None:
         if self.dequantized:
             self.notes.append(f"{_some(self.dequantized)}: integers behind DequantizeLinear before, now float numbers")
-        if self.rounded and not self.narrow:
-            self.notes.append(_rounding(self.rounded, len(self.coded)))
+        if self.rounded.weights and not self.narrow:
+            self.notes += self.rounded.notes(len(self.coded))
         if self.narrow:
             remedy = "do not fit in it" if self.rounding else "do not fit in it exactly; --round rounds them"
             raise UnsupportedModelError(
@@ -380,22 +428,6 @@ class _Writer:
             write_model(self.model, out)
         except (EncodeError, ValueError):
             raise UsageError(f"{self.source}: with trained weights more than the 2 GB of an ONNX file") from None
-
-
-def _rounding(pairs: Sequence[tuple[Array, Array]], coded: int) -> str:
-    """The error of numbers in the file's precision."""
-    most = max(float(np.abs(a - b).max()) for a, b in pairs)
-    largest = max(float(np.abs(a).max()) for a, _ in pairs)
-    error, size = (sum(float(np.square(x.astype(np.float64)).sum()) for x in s) for s in _columns(pairs))
-    codes = f", {coded} of them in the codes of the file," if coded else ""
-    return (
-        f"{len(pairs)} weights{codes} are rounded: by {most:.3g} at most, {most / (largest or 1):.2%} of the largest"
-        f" number; {(error / (size or 1)) ** 0.5:.2%} of the numbers' root mean square"
-    )
-
-
-def _columns(pairs: Sequence[tuple[Array, Array]]) -> tuple[list[Array], list[Array]]:
-    return [a - b for a, b in pairs], [a for a, _ in pairs]
 
 
 def _in_training_mode(node: onnx.NodeProto) -> bool:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import onnx
 
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported
@@ -143,6 +144,15 @@ def _softmax(c: Importer, scores: str, sinks: Value | None) -> str:
 
 
 # --- rotary position embedding ---
+
+_COSINES = {("GroupQueryAttention", MICROSOFT): 7, ("RotaryEmbedding", MICROSOFT): 2, ("RotaryEmbedding", ""): 1}
+
+
+def most_places(model: onnx.ModelProto) -> int | None:
+    """The longest text for which the stored tables of cosines suffice; None without such tables."""
+    rows = {t.name: int(t.dims[0]) for t in model.graph.initializer if len(t.dims) == 2}
+    inputs = [(list(n.input), _COSINES.get((n.op_type, n.domain), len(n.input))) for n in model.graph.node]
+    return min((rows[names[k]] for names, k in inputs if k < len(names) and names[k] in rows), default=None)
 
 
 @onnx_operator("RotaryEmbedding", domain=MICROSOFT)

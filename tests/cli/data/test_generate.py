@@ -71,6 +71,14 @@ def test_a_text_ends_with_the_context_of_the_model(tmp_path: Path, poetc: Run, m
         assert ended.code == 2 and "7 tokens, and config.json has a context of 7" in ended.err
 
 
+def test_a_text_ends_with_the_tables_of_cosines(poetc: Run, model: Path) -> None:
+    """The model has 64 places, and no file beside it states a context."""
+    ended = poetc("generate", model, "--prompt", "a" * 62, "--tokens", 9, "--json")
+    assert ended.code == 0 and 0 < len(ended.json["tokens"]) <= 2
+    if len(ended.json["tokens"]) == 2:
+        assert f"the text ends with the context of 64 tokens ({model}), not with --tokens" in ended.err
+
+
 @pytest.mark.parametrize(("vocabulary", "code"), [(250, 0), (260, 0), (1000, 2), (100, 2)])
 def test_tokens_that_the_tokenizer_lacks_are_not_written(
     tmp_path: Path, poetc: Run, vocabulary: int, code: int
@@ -126,7 +134,8 @@ def test_models_that_generate_no_text_are_refused(tmp_path: Path, poetc: Run, mo
     [
         (("--prompt", "a\udcffb"), "the text's character 2, \\udcff, is none of UTF-8"),
         (("--prompt", "a\udcffb", "--chat"), "\\udcff, is none of UTF-8"),
-        (("--prompt", "abc", "--tokens", 62), "do not fit 65 tokens: shorten the prompt, or write fewer tokens"),
+        (("--prompt", "a" * 64), "--prompt: 64 tokens, and "),
+        (("--prompt", "a" * 90), "model.onnx has a context of 64"),
         (("--prompt", "abc", "--seed", 3), "--seed does nothing without --top-p"),
         (("--prompt", "abc", "--temperature", 3), "--temperature does nothing without --top-p"),
         (("--prompt", "abc", "--chat-template", "x"), "--chat-template does nothing without --chat"),

@@ -102,6 +102,36 @@ def test_merged_weights_in_the_codes_of_the_file(
     assert same.graph.SerializeToString() == plain.graph.SerializeToString(), "no code changes without need"
 
 
+def test_a_change_below_half_a_step_of_the_codes_is_lost(
+    tuned: tuple[Path, artifact.Artifact, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    """The share that is stated is that of the three files' numbers."""
+    folder, solved, state = tuned
+    for name, scale, warning in (("small", 0.01, "nearly all"), ("some", 0.2, "much"), ("large", 1.0, None)):
+        request = ExportRequest(out=tmp_path / f"{name}.onnx", rounding=True)
+        scaled = {n: (scale * a).astype(np.float32) for n, a in state.items()}
+        answer = export_arrays(solved, scaled, request)
+        export_arrays(solved, scaled, ExportRequest(out=tmp_path / "whole.onnx", force=True))
+        whole, coded, plain = (onnx.load(p) for p in (tmp_path / "whole.onnx", request.out, folder / "m.onnx"))
+        floats = {t.name: numpy_helper.to_array(t) for t in whole.graph.initializer}
+        makers = {o: n for n in whole.graph.node for o in n.output}
+        error = change = 0.0
+        for node, old in zip(
+            *([n for n in m.graph.node if n.op_type == "MatMulNBits"] for m in (coded, plain)), strict=True
+        ):
+            turned = makers.get(makers[makers[node.output[0]].input[0]].input[1])
+            if turned is not None and turned.input[0] in floats:
+                wanted = floats[turned.input[0]].astype(np.float64)
+                error += float(np.square(wanted - _numbers(coded, node)).sum())
+                change += float(np.square(wanted - _numbers(plain, old)).sum())
+        lost = answer["rounding_error_of_change"]
+        assert lost == pytest.approx((error / change) ** 0.5, rel=1e-3), name
+        assert any(f"{lost:.1%} of that of the training's change" in n for n in answer["notes"])
+        warnings = [n for n in answer["notes"] if n.startswith("warning: ")]
+        assert [f"rounding loses {warning} of the training's change" in n for n in warnings] == [True] * bool(warning)
+    assert export_arrays(solved, state, ExportRequest(npz=tmp_path / "w.npz"))["rounding_error_of_change"] is None
+
+
 def _note(folder: Path) -> str:
     return (folder / "note.txt").read_text()
 
