@@ -29,7 +29,7 @@ from poetc.planning.settings import KERNEL, STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.planning.state import everything_on_store
 from poetc.planning.streamed_operators import StreamedOperators, needs_bytes, unpriced
-from poetc.scheduling import OperatorSpec, Problem, ScheduleError
+from poetc.scheduling import OperatorSpec, Paging, Problem, ScheduleError
 from poetc.scheduling.schedule import Schedule
 from poetc.scheduling.scope import Option
 
@@ -201,7 +201,7 @@ class Streaming(Reduction[Streams]):
         if not problem.processors and not planner.best.has_packed(problem):
             part, once = planner.inner.having(self, ()), cost_of_computing_once(problem)
             packing = part.keep_packed(fixed, first)
-            if packing is not None:
+            if packing is not None and problem.paging is Paging.SYNC:  # beside work its cost would be another
                 schedule = instead(fixed, planner.solver, KEPT, packing[0], None)
                 own = Solution(problem=fixed, schedule=schedule, plan=packing[1])
                 own = own.with_proof(replace(own.proof, bound=min(once, own.cost)))
