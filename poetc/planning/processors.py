@@ -198,7 +198,7 @@ class _Side:
     def from_one(self, in_turn: Solution) -> Solution | None:
         """The actions of a schedule for one processor in one of the best placements; None if they fit in none.
 
-        Where no time is left, two rules give the placements.
+        Where no time is left, rules give the placements.
         """
         planner = self.planner
         fixed = planner.fixed(self.problem, in_turn)

@@ -16,6 +16,7 @@ from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.processors import Processors
 from poetc.planning.search_log import SearchLog
+from poetc.planning.settings import WAYS
 from poetc.planning.state import StatePlacement
 from poetc.planning.streaming import Streaming
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
@@ -357,6 +358,32 @@ def test_a_second_core_that_does_nothing_is_not_taken() -> None:
     ways = {ALONE: ways_of(both)[ALONE], SIDE_BY_SIDE: alone}
     found = planner(ways).solve(ways[ALONE])
     assert CoreUsage.option(found) == ALONE and not found.problem.processors
+
+
+@pytest.mark.parametrize(("operators_per_s", "known"), [(50.0, [ALONE]), (0.0, [])])
+def test_a_schedule_in_turn_comes_before_transfers_apart(
+    monkeypatch: pytest.MonkeyPatch, operators_per_s: float, known: list[int]
+) -> None:
+    """Side by side may find nothing in all of its time; a problem too large for a first schedule begins with it."""
+    random = Random(0)
+    beside = replace(several(random, training_problem(random, 5, paging=True), 0), paging=Paging.SYNC)
+    operators = tuple(replace(op, elsewhere=()) for op in beside.operators)
+    alone = replace(placed(beside, (0,) * len(operators)), processors=(), operators=operators)
+    before: list[list[int]] = []
+    solved = CoreUsage._solved
+
+    def recorded(usage: CoreUsage, problem: Problem, way: int, inner: Planner, share: float) -> Solution:
+        before.append(list(usage.solved))
+        return solved(usage, problem, way, inner, share)
+
+    monkeypatch.setattr(CoreUsage, "_solved", recorded)
+    monkeypatch.setattr(CoreUsage, "_is_better_apart", lambda *_, **__: True)
+    monkeypatch.setattr("poetc.planning.ways.WAYS", replace(WAYS, first_operators_per_s=operators_per_s))
+    options = SolveOptions(time_limit_s=3, work_limit_s=0.3, fixed_order=True)
+    budget_bytes = int(0.55 * keep_all_peak_bytes(alone))
+    chain = reductions("auto", ways=[{ALONE: alone, SIDE_BY_SIDE: beside}])
+    Planner(options=options, reductions=chain).solve(replace(alone, budget_bytes=budget_bytes))
+    assert before[0] == known
 
 
 def test_bounds_of_one_budget_are_not_those_of_another() -> None:
