@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest, read_problem, wi
 from poetc.commands.solve import solve
 from poetc.devices import parse_size
 from poetc.errors import PoetcError
+from poetc.scheduling import Paging
 from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers.banks import placement_bound, relaxed
 
@@ -75,6 +77,7 @@ def _bounds(model: Path, name: str, batch: int, sram: str) -> list[str]:
             state="ram",
         )
     )
+    problem = replace(problem, paging=Paging.NONE)
     once = problem.compute_once_pj
     found = (relaxed(problem).compute_once_pj, placement_bound(problem, time_limit_s=60.0))
     return [name, str(len(problem.operators)), *(f"+{bound / once - 1:.1%}" for bound in found)]

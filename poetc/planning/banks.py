@@ -218,7 +218,7 @@ class _InBanks:
         bound, scope, method = min(proof.bound, best.cost), proof.scope.with_choice(Banks.name, ANY), proof.method
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
             bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), everything(), ONCE
-        competing = min(placement_bound(self.problem, time_limit_s=BANK.place_share * self.limit_s), best.cost)
+        competing = min(placement_bound(self.problem, time_limit_s=BANK.bound_share * self.limit_s), best.cost)
         if competing > bound:
             bound, scope, method = competing, everything(), WAITING
         status = Status.LIMIT

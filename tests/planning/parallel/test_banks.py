@@ -81,17 +81,19 @@ def test_agrees_with_brute_force_on_larger_problems() -> None:
 @pytest.mark.parametrize("paging", [Paging.NONE, Paging.SYNC])
 def test_no_bound_of_placement_is_above_the_cheapest_schedule(paging: Paging) -> None:
     """Brute force knows no paging: it adds ways, so that the bound may only fall with it."""
-    compared = raised = 0
-    for seed in range(200, 240):
-        problem = banked(Random(seed), 3, 2 + seed % 2)
-        bound = placement_bound(replace(problem, paging=paging), time_limit_s=5.0)
+    compared = raised = tight = 0
+    for seed in range(200, 320):
+        problem = banked(Random(seed), 3, 3 if seed % 4 == 0 else 2)
         least = cheapest(problem)
         if least is None:
             continue
+        bound = placement_bound(replace(problem, paging=paging), time_limit_s=5.0)
         assert bound <= least, f"seed {seed}"
         compared += 1
         raised += bound > relaxed(problem).compute_once_pj
-    assert compared >= 12 and (raised >= 2 or paging is not Paging.NONE)
+        tight += bound == least
+    assert compared >= 30 and raised >= 0.6 * compared
+    assert tight >= 8 or paging is not Paging.NONE
 
 
 def test_the_bound_of_placement_knows_that_a_tensor_waits() -> None:
@@ -110,9 +112,8 @@ def test_the_bound_of_placement_knows_that_a_tensor_waits() -> None:
     )
     problem = Problem(name="waits", budget_bytes=256, tensors=tensors, operators=operators, banks=banks)
     assert relaxed(problem).compute_once_pj == 4000 == problem.compute_once_pj
-    # While c reads b, 16 of the 144 bytes of a, b and c are in the far bank.
-    assert placement_bound(problem, time_limit_s=5.0) == 4016
-    assert cheapest(problem) == 4032  # a whole tensor is written and read there
+    # While c reads b, 16 of the 144 bytes of a, b and c are in the far bank: a whole tensor is written and read there.
+    assert placement_bound(problem, time_limit_s=5.0) == 4032 == cheapest(problem)
 
 
 def test_the_bound_of_placement_where_computing_is_free() -> None:
