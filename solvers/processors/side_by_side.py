@@ -1,7 +1,8 @@
 """From actions one after another to actions side by side: list scheduling that counts memory.
 
 The actions of a schedule for one processor decide about keeping, recomputing and paging. Here they get processors and
-an order in which these seldom wait for each other. Frees come as late as RAM allows, so that no action waits for one.
+an order in which these seldom wait for each other. An action overtakes others only if these still fit behind it, in
+turn. So a list never gets stuck. Frees come as late as RAM allows, so that no action waits for one.
 The checker's own simulation prices the one of several such lists that ends first.
 """
 
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from poetc.scheduling import (
     Action,
@@ -35,12 +39,22 @@ from poetc.solvers.processors.placing import Placement, placed
 
 # How far an action may overtake the first one that waits, a page-in likewise, and whether long chains of readers come
 # first.
-RULES = ((1, 1, False), (8, 8, False), (32, 32, False), (128, 128, False), (32, 64, True), (512, 512, True))
+RULES = (
+    (1, 1, False),
+    (8, 8, False),
+    (32, 32, False),
+    (32, 64, True),
+    (128, 128, False),
+    (300, 300, True),
+    (1000, 1000, True),
+)
 LARGE_RULES = ((64, 64, False), (128, 128, False))  # of many actions, for which a list takes a second
 LARGE = 4000
-APART_RULES = 2  # the last ones, for lists whose operators overwrite no operand
-IN_TURN = (64, 256, 1024)  # actions before one that does not fit, which keep their order in the next attempt
+APART_RULES = 3  # the last ones, for lists whose operators overwrite no operand
 ROOMY_BYTES = 2**50
+ROUNDED_FJ = 1000  # energies are whole pJ
+GONE = -(2**62)  # bytes: of an item that is in the list
+WIDEST = 64  # actions that are weighed at once
 Decision = Compute | PageIn | PageOut
 
 
@@ -49,16 +63,23 @@ def side_by_side(
 ) -> tuple[tuple[Action, ...], Trace] | None:
     """The cheapest list found of the actions in `actions`, none of which is a Move; None if no list fits.
 
+    An execution may run on another processor than that of `placement`, if that one does it for the same cost.
+
     Deterministic; O(rules * actions * overtaken actions).
     """
     plain = replace(problem, deadline_ns=None)
     is_large = len(actions) >= LARGE
     rules = LARGE_RULES if is_large else RULES
-    lists = [_fitting_list(problem, actions, placement, *rule) for rule in rules]
+    attempts = [(actions, rule) for rule in rules]
     if (apart := _out_of_place(problem, actions)) != tuple(actions):
-        lists += [_fitting_list(problem, apart, placement, *rule) for rule in rules[-APART_RULES:]]
+        attempts += [(apart, rule) for rule in rules[-APART_RULES:]]
+    lists: list[tuple[int, tuple[Action, ...]]] = []
+    for own, rule in attempts:
+        listing = _List(problem, own, placement, *rule)
+        if (complete_list := listing.run()) is not None:
+            lists.append((listing.finish_ns, complete_list))
     # They do the same work, so that the one that ends first is the cheapest.
-    candidates = [listed for _, listed in sorted((p for p in lists if p is not None), key=lambda pair: pair[0])]
+    candidates = [listed for _, listed in sorted(lists, key=lambda pair: pair[0])]
     best: tuple[tuple[Action, ...], Trace] | None = None
     for listed in candidates:
         try:
@@ -89,24 +110,6 @@ def _out_of_place(problem: Problem, actions: Sequence[Action]) -> tuple[Action, 
         return replace(action, in_place=tuple(pair for pair in action.in_place if pair in required))
 
     return tuple(map(apart, actions))
-
-
-def _fitting_list(
-    problem: Problem, actions: Sequence[Action], placement: Placement, reach: int, ahead: int, by_rank: bool
-) -> tuple[int, tuple[Action, ...]] | None:
-    """When it ends, ns, and a list in which no action overtakes where RAM is short, as far as that is found out."""
-    in_turn: list[range] = []
-    for count in IN_TURN:
-        listing = _List(problem, actions, placement, reach, ahead, by_rank, in_turn)
-        listed = listing.run()
-        if listed is not None:
-            return listing.finish_ns, listed
-        if reach == 1:
-            return None
-        in_turn.append(range(listing.next - count, listing.next + 1))
-    listing = _List(problem, actions, placement, reach, ahead, by_rank, in_turn)
-    listed = listing.run()
-    return None if listed is None else (listing.finish_ns, listed)
 
 
 def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int]:
@@ -159,6 +162,15 @@ def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Sched
     return Schedule(solver=info.name, actions=actions, proof=proof)
 
 
+def _cost_the_same(problem: Problem, k: int, p: int, q: int) -> bool:
+    """Whether an operator takes the same time and the same energy above idling on two processors."""
+    one, other = problem.operators[k].cost_on(p), problem.operators[k].cost_on(q)
+    if one is None or other is None or one[0] != other[0]:
+        return False
+    idle_uw = problem.processors[p].idle_uw - problem.processors[q].idle_uw
+    return abs(1000 * (one[1] - other[1]) - idle_uw * one[0]) <= ROUNDED_FJ
+
+
 @dataclass(slots=True)
 class _Stay:
     """A residency: an action makes it, others read it, and one may take its bytes over."""
@@ -168,6 +180,7 @@ class _Stay:
     readers_left: int = 0  # users that are not in the list yet
     lasts: bool = False  # to the end
     is_overwritten: bool = False  # another one takes its bytes over
+    takes_over: bool = False  # the bytes of another one
     written_ns: int = 0
     used_ns: int = 0
     processor: int = -1  # that computed it
@@ -198,14 +211,14 @@ class _List:
         reach: int,
         ahead: int,
         by_rank: bool,
-        in_turn: Sequence[range] = (),
     ) -> None:
-        """`ahead`: how far a page-in may overtake; `in_turn`: actions that nothing overtakes."""
+        """`ahead`: how far a page-in may overtake."""
         self.problem, self.placement, self.by_rank = problem, placement, by_rank
         self.reach, self.ahead = reach, ahead
-        self.in_turn, self.next = in_turn, 0  # the first action that is not in the list yet
         self.stays: list[_Stay] = []
         self.items: list[_Item] = []
+        self.makers: list[int] = []  # by stay, the item that makes it; -1: it is there from the start
+        self.readers: list[list[int]] = []  # by stay, items that are not in the list yet, in their order
         self._read(actions)
         pages = any(not isinstance(i.decision, Compute) for i in self.items)
         self.room = problem.budget_bytes - problem.base_bytes - (problem.page_buffer_bytes if pages else 0)
@@ -214,6 +227,9 @@ class _List:
         self.hand_over_ns, self.actions = [0] * count, [0] * count
         self.bus, self.barrier = 0, 0
         self.live = sum(s.size_bytes for s in self.stays if s.written_ns < 0)
+        self.ready = {k for k, item in enumerate(self.items) if not item.waits}
+        self.needed = self._needed_in_turn()
+        self.alike = [self._alike(item, pages=pages) for item in self.items]
         self.dead: list[int] = []  # stays that nobody needs any more
         self.result: list[Action] = []
 
@@ -233,7 +249,7 @@ class _List:
             return current[t]
 
         edges: set[tuple[int, int]] = set()
-        makers: list[int] = []
+        makers = self.makers
         for t, tensor in enumerate(self.problem.tensors):
             if tensor.initial == "ram":
                 stay = begin(t, -1, tensor.size_bytes)
@@ -278,7 +294,9 @@ class _List:
                 size = overwritten.get(t, self.problem.tensors[t].size_bytes)
                 item.new_bytes += 0 if t in overwritten else size
                 item.makes.append(begin(t, k, size))
+                self.stays[-1].takes_over = t in overwritten
                 makers.append(k)
+        self.readers = [of_stay[maker >= 0 :] for maker, of_stay in zip(makers, users, strict=True)]
         for t, stay in current.items():
             self.stays[stay].lasts = self.problem.tensors[t].final == "ram" and not self.stays[stay].is_overwritten
         for a, b in edges:
@@ -289,29 +307,78 @@ class _List:
             item.rank_ns = item.duration_ns + max((self.items[b].rank_ns for b in item.after), default=0)
 
     def run(self) -> tuple[Action, ...] | None:
-        """The list; None where RAM does not suffice for this order."""
-        left = dict.fromkeys(range(len(self.items)))
+        """The list; None where the actions do not fit in turn, or workspaces beside a transfer do not."""
         self.dead = [s for s, stay in enumerate(self.stays) if stay.written_ns < 0 and self._is_dead(stay)]
         for stay in self.stays:
             stay.written_ns = max(0, stay.written_ns)
-        while left:
-            ready: list[int] = []
-            self.next = next(iter(left))
-            is_in_turn = any(self.next in decisions for decisions in self.in_turn)
-            reach, ahead = (1, 1) if is_in_turn else (self.reach, self.ahead)
-            for k in left:
-                if len(ready) >= 64 or k >= self.next + max(reach, ahead):
-                    break
-                item = self.items[k]
-                if not item.waits and k < self.next + (ahead if isinstance(item.decision, PageIn) else reach):
-                    ready.append(k)
-            if not self._issue_best(ready) and not self._issue_alone(ready):
+        first = 0
+        while first < len(self.items):
+            if self.items[first].waits < 0:
+                first += 1
+                continue
+            ready = [k for k in sorted(self.ready) if k < first + self._reach(k)][:WIDEST]
+            if not self._issue_best(ready, first) and not self._issue_alone(first):
                 return None
-            for k in [k for k in ready if self.items[k].waits < 0]:
-                del left[k]
         for s in self._oldest_first():
             self._free(s)
         return tuple(self.result)
+
+    def _reach(self, k: int) -> int:
+        return self.ahead if isinstance(self.items[k].decision, PageIn) else self.reach
+
+    def _alike(self, item: _Item, *, pages: bool) -> list[int]:
+        """Processors on which an item costs the same. With transfers in the list the first one has enough to do."""
+        own = item.processor
+        if not isinstance(item.decision, Compute):
+            return [own]
+        others = range(1 if pages else 0, len(self.problem.processors))
+        return [own, *(p for p in others if p != own and _cost_the_same(self.problem, item.decision.operator, p, own))]
+
+    def _needed_in_turn(self) -> NDArray[np.int64]:
+        """The RAM that each item takes, if they follow in their order and nothing is beside them."""
+        needed = np.zeros(len(self.items) + 1, dtype=np.int64)
+        for s, stay in enumerate(self.stays):
+            begin, end = self._span(s)
+            if begin < end:
+                needed[begin] += stay.size_bytes
+                needed[end] -= stay.size_bytes
+        return np.cumsum(needed)[:-1] + np.array([item.workspace_bytes for item in self.items], dtype=np.int64)
+
+    def _span(self, s: int) -> tuple[int, int]:
+        """The items during which a stay takes bytes, in their order."""
+        stay, maker = self.stays[s], self.makers[s]
+        begin = max(0, maker)
+        if maker >= 0 and stay.takes_over:
+            begin += 1
+        if stay.lasts:
+            return begin, len(self.items)
+        return begin, max([maker, *self.readers[s][-1:]]) + 1
+
+    def _take_out(self, k: int) -> None:
+        """The RAM that others take, with item `k` in the list."""
+        item, needed = self.items[k], self.needed
+        for s in item.reads:
+            stay, readers = self.stays[s], self.readers[s]
+            was_last = readers[-1] == k
+            readers.remove(k)
+            if was_last and not stay.lasts:
+                needed[readers[-1] + 1 if readers else 0 : k + 1] -= stay.size_bytes
+        for s in item.makes:
+            stay = self.stays[s]
+            if stay.lasts or self.readers[s]:
+                needed[: k + stay.takes_over] += stay.size_bytes
+        needed[k] = GONE
+
+    def _is_safe(self, k: int, first: int) -> bool:
+        """Whether the other items, from `first` on, still fit in turn behind item `k`."""
+        if k == first:
+            return True
+        item = self.items[k]
+        more = sum(self.stays[s].size_bytes for s in item.makes if self.stays[s].lasts or self.readers[s])
+        for s in item.reads:
+            if len(self.readers[s]) == 1 and not self.stays[s].lasts:
+                more -= self.stays[s].size_bytes
+        return more <= 0 or int(self.needed[first:k].max()) + more <= self.room
 
     @property
     def finish_ns(self) -> int:
@@ -322,14 +389,17 @@ class _List:
         """The stays that nobody needs any more."""
         return sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s))
 
-    def _issue_best(self, ready: list[int]) -> bool:
+    def _issue_best(self, ready: list[int], first: int) -> bool:
         """Put the item that can begin first into the list, with the frees that it needs room from."""
         best: tuple[tuple[int, int], int, list[int]] | None = None
         dead = self._oldest_first()
         for k in ready:
+            self._choose(k)
             last = -self.items[k].rank_ns if self.by_rank else k
             earliest = self._earliest(self.items[k])
             if best is not None and (earliest, last) >= best[0]:
+                continue
+            if not self._is_safe(k, first):
                 continue
             start = self._begin(k, dead, earliest)
             if start is not None and (best is None or (start[0], last) < best[0]):
@@ -341,11 +411,17 @@ class _List:
         self._issue(best[1], fence=False)
         return True
 
-    def _issue_alone(self, ready: list[int]) -> bool:
+    def _choose(self, k: int) -> None:
+        """Send item `k` to the processor on which it ends first, of those on which it costs the same."""
+        item, ends = self.items[k], list[int]()
+        for item.processor in self.alike[k]:
+            ends.append(self._earliest(item) + self._hand_over_ns(item, item.processor))
+        item.processor = self.alike[k][ends.index(min(ends))]
+
+    def _issue_alone(self, k: int) -> bool:
         """The first item with all frees before it, and behind all that is in flight."""
         for s in self._oldest_first():
             self._free(s)
-        k = ready[0]
         if not isinstance(self.items[k].decision, Compute):
             if self._begin(k, self._oldest_first(), self._earliest(self.items[k])) is None:
                 return False
@@ -432,9 +508,13 @@ class _List:
                 stay.processor, stay.last_use = own, (own, self.actions[own])
             if self._is_dead(stay):
                 self.dead.append(s)
+        self._take_out(k)
         item.waits = -1  # done
+        self.ready.remove(k)
         for b in item.after:
             self.items[b].waits -= 1
+            if not self.items[b].waits:
+                self.ready.add(b)
 
     def _is_dead(self, stay: _Stay) -> bool:
         return not stay.readers_left and not stay.lasts and not stay.is_overwritten

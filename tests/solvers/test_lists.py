@@ -10,15 +10,19 @@ import pytest
 
 from poetc.planning import Planner, Solution, reductions
 from poetc.scheduling import (
+    Compute,
     Elsewhere,
     InPlace,
+    Paging,
     Problem,
     ProcessorSpec,
     SolveOptions,
     complete,
     keep_all_decisions,
     keep_all_peak_bytes,
+    verify_parts,
 )
+from poetc.solvers import solve
 from poetc.solvers.processors import (
     as_ready,
     heft,
@@ -26,6 +30,7 @@ from poetc.solvers.processors import (
     shortest_ns,
     side_by_side,
 )
+from poetc.solvers.processors.side_by_side import RULES, _List
 from tests.support.problems import ProblemBuilder, training_problem
 
 
@@ -81,6 +86,35 @@ def test_an_operand_is_overwritten_only_where_ram_is_short() -> None:
     assert roomy_ns == shortest_ns(problem) == 250
     plain = placed(problem, (0,) * len(problem.operators))
     assert listed_ns(problem, placement, keep_all_peak_bytes(plain)) > roomy_ns
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_actions_overtake_only_those_that_still_fit_behind_them(seed: int) -> None:
+    """So every rule has a list in the RAM that the actions take in turn."""
+    random = Random(seed)
+    plain = training_problem(random, 12, scale=8)
+    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
+    operators = tuple(replace(o, workspace_bytes=0, low_workspace=()) for o in problem.operators)
+    problem = replace(problem, operators=operators, paging=Paging.NONE)
+    alone = placed(problem, (0,) * len(problem.operators))
+    tight = replace(alone, budget_bytes=keep_all_peak_bytes(alone) * 7 // 10)
+    actions = solve(tight, "poetc", SolveOptions(time_limit_s=1.0)).actions
+    assert sum(isinstance(s, Compute) for s in actions) > len(problem.operators)
+    peak_bytes = verify_parts([(tight, actions)]).peak_bytes
+    in_turn_ns = verify_parts([(tight, actions)]).time_ns
+    problem = replace(problem, budget_bytes=peak_bytes)
+    for rule in RULES:
+        listed = _List(problem, actions, as_ready(problem), *rule).run()
+        assert listed is not None
+        trace = verify_parts([(problem, listed)])
+        assert trace.peak_bytes <= peak_bytes and trace.time_ns < in_turn_ns
+
+
+def test_an_execution_goes_to_any_processor_that_costs_the_same() -> None:
+    plain = training_problem(Random(3), 12)
+    problem = equal(plain, [40] * len(plain.operators), 4)
+    main = (0,) * len(problem.operators)
+    assert listed_ns(problem, main) == listed_ns(problem, as_ready(problem)) == shortest_ns(problem)
 
 
 def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
