@@ -196,90 +196,171 @@ def _is_even(span: Span, extent: int, units: int, count: int) -> bool:
     return all(piece_of(k) == second for k in range(2, count - 2))
 
 
-def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None:
+def _stream(number: int, type: TensorType, cut: Cut, root: str, writes: bool, pair: int | None) -> Stream | None:
     """An operand as the cut goes through it; None where a block has no such form."""
     axes = cut.axes
     if number in cut.tables:
         rows = Dimension(0, Span(cut.extent), type.size_bytes // type.shape[0])
-        return Stream(number, root, 1, type.size_bytes, None, rows, indices=cut.indices)
+        return Stream(number, root, 1, type.size_bytes, None, rows, writes, pair, indices=cut.indices)
     parts = [(k, part) for k, axis in enumerate(axes) if (part := axis.parts[number]) is not None]
     item = type.dtype.size_bytes
     if not parts:
-        return Stream(number, root, 1, type.size_bytes)
+        return Stream(number, root, 1, type.size_bytes, writes=writes, pair=pair)
     parts.sort(key=lambda f: f[1].axis or 0)
     k, part = parts[-1]
     span = axes[k].span(number)
     inner = Dimension(k, span, part.inner * item)
     pitch = span.limit * inner.unit
     if len(parts) == 1:
-        return Stream(number, root, part.rows, pitch, None, inner)
+        return Stream(number, root, part.rows, pitch, None, inner, writes, pair)
     o, above = parts[0]
     if above.axis is None or part.axis is None or above.rows != 1 or above.span is not None or part.span is not None:
         return None
     between = math.prod(type.shape[above.axis + 1 : part.axis if part.first is None else part.first])
-    return Stream(number, root, between, pitch, Dimension(o, axes[o].span(number), between * pitch), inner)
+    outer = Dimension(o, axes[o].span(number), between * pitch)
+    return Stream(number, root, between, pitch, outer, inner, writes, pair)
 
 
-def blocks_of(
-    kind: str,
-    bound: Bound,
-    cut: Cut,
-    kernels: Sequence[Kernel],
-    streamed: Collection[int],
-    roots: Sequence[str],
-    units: tuple[int, ...],
-    store_block: int,
-    passing: Sequence[Stream] | None = None,
-    *,
-    overlaps: bool = False,
-) -> list[Blocks]:
-    """The operator in blocks of `units`, the operands of `streamed` through windows, for each kernel that can be cut.
+class CutOperator:
+    """An operator along one of its cuts. All that sets of streamed operands have in common is found once.
 
-    `roots`: the storages of all operands, inputs first. `passing`: the answer of `passing_of`, where it is known.
-    `overlaps`: operands on the store have two windows where there is more than one block; none are found where they
-    cannot have them.
+    `roots`: the storages of all operands, inputs first.
     """
-    if not all(is_even(axis, n) and has_bands(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
-        return []
-    ranges = [[r for r, _ in thirds(axis.extent, n)] for axis, n in zip(cut.axes, units, strict=True)]
-    corners = list(itertools.product(*ranges))
-    different = list(dict.fromkeys(corners))  # along an axis with one block or two some are the same
-    streams = passing_of(kind, bound, cut, streamed, roots, units) if passing is None else passing
-    if streams is None or not are_made_once(streams, cut, units):
-        return []
-    if overlaps and not can_overlap(streams, cut, units):
-        return []
-    extents = [axis.extent for axis in cut.axes]
-    counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
-    offsets, place, pieces = list[int](), dict[int, int](), [store_block if streamed else ALIGNMENT_BYTES]
-    seconds, of_input = list[int](), dict[int, int]()
-    end = 0
-    for stream in streams:
-        boxes = [stream.pieces(r, extents) for r in different]
-        if not stream.in_ram:
-            has_edges = stream.has_edges(units, counts, store_block)
-            pieces += [stream.buffer_bytes(size, has_edges, store_block) for _, size, _ in boxes]
-        if stream.pair is not None and stream.pair in place:
-            offsets.append(place[stream.pair])
-            seconds.append(of_input[stream.pair])
-            continue
-        place[stream.operand] = end
-        offsets.append(end)
-        window = max(stream.window_bytes(rows, size) for rows, size, _ in boxes)
-        second = window if overlaps and not stream.in_ram and fills_of(stream.axes, counts) > 1 else 0
-        of_input[stream.operand] = second
-        seconds.append(second)
-        end += window + second
-    blocks: list[Blocks] = []
-    for name, cut_kernels in kernels_of_blocks(kind, bound, cut, kernels, different).items():
-        if len({k.symbol for k in cut_kernels}) == 1:
-            at = align(max(k.workspace_bytes for k in cut_kernels))
-            of_corners = tuple(cut_kernels[different.index(r)] for r in corners)
-            windows = tuple(at + offset for offset in offsets)
-            blocks.append(
-                Blocks(name, cut, units, of_corners, tuple(streams), windows, at + end, max(pieces), tuple(seconds))
-            )
-    return blocks
+
+    def __init__(self, kind: str, bound: Bound, cut: Cut, kernels: Sequence[Kernel], roots: Sequence[str]) -> None:
+        self.kind, self.bound, self.cut, self.kernels = kind, bound, cut, kernels
+        self.extents = [axis.extent for axis in cut.axes]
+        count = len(bound.inputs)
+        pairs = {count + o: i for i, o in spec(kind).must_alias}
+        self.streams: list[Stream | None] = []
+        for number, type in enumerate((*bound.inputs, *bound.outputs)):
+            self.streams.append(_stream(number, type, cut, roots[number], number >= count, pairs.get(number)))
+        if any(s is not None and s.is_table and s.writes for s in self.streams):
+            self.streams = [replace(s, changed=cut.extent) if s and s.is_table else s for s in self.streams]
+        self.axes = [() if s is None else tuple(sorted(s.axes)) for s in self.streams]
+        self._in_ram: dict[int, Stream] = {}
+        self._even: dict[tuple[int, int], bool] = {}
+        self._banded: dict[tuple[int, int], bool] = {}
+        self._windows: dict[tuple[int, ...], int] = {}  # by an operand's number and the units of its axes
+        self._kernels: dict[tuple[tuple[Range, ...], ...], dict[str, tuple[Kernel, ...]]] = {}
+
+    def is_even(self, axis: int, units: int) -> bool:
+        """Whether there may be such blocks along that axis: `is_even`."""
+        if (axis, units) not in self._even:
+            self._even[axis, units] = is_even(self.cut.axes[axis], units)
+        return self._even[axis, units]
+
+    def has_bands(self, axis: int, units: int) -> bool:
+        """Whether each of them has rows of every operand: `has_bands`."""
+        if (axis, units) not in self._banded:
+            self._banded[axis, units] = has_bands(self.cut.axes[axis], units)
+        return self._banded[axis, units]
+
+    def kernels_of(self, different: tuple[tuple[Range, ...], ...]) -> dict[str, tuple[Kernel, ...]]:
+        """The kernels of such blocks by the name of the whole operator's."""
+        if different not in self._kernels:
+            self._kernels[different] = kernels_of_blocks(self.kind, self.bound, self.cut, self.kernels, different)
+        return self._kernels[different]
+
+    def window_bytes(self, stream: Stream, units: Sequence[int]) -> int:
+        """Of the window of one of its streams, for a block that is neither the first nor the last."""
+        key = (stream.operand, *[units[a] for a in self.axes[stream.operand]])
+        if key not in self._windows:
+            ranges = [(max(0, min(n, e - n)), min(e, 2 * n)) for n, e in zip(units, self.extents, strict=True)]
+            rows, size, _ = stream.pieces(ranges, self.extents)
+            self._windows[key] = stream.window_bytes(rows, size)
+        return self._windows[key]
+
+    def passing(self, streamed: Collection[int], units: Sequence[int] | None = None) -> list[Stream] | None:
+        """The operands that pass through windows: those of `streamed`, and others that kernels cannot have in place.
+
+        Those are operands in RAM whose blocks do not lie together, or do not begin where kernels want it. None where
+        there are no such blocks, or they read nothing that is to be streamed. `units`: of a block; None: multiples of
+        `steps`, for all of which the answer is the same.
+        """
+        chosen: list[Stream] = []
+        on_store = 0
+        for number, stream in enumerate(self.streams):
+            if stream is None:
+                return None
+            if number in streamed:
+                on_store += 1
+                chosen.append(stream)
+            elif stream.is_table:
+                return None
+            elif number == self.cut.indices or not _is_in_place(stream, self.cut, units):
+                if number not in self._in_ram:
+                    self._in_ram[number] = replace(stream, in_ram=True)
+                chosen.append(self._in_ram[number])
+        if len(self.streams) >= MOST_OPERANDS:
+            return None
+        return chosen if (on_store or not streamed) and len(chosen) <= MOST_STREAMS else None
+
+    def steps(self, streamed: Collection[int], store_block: int) -> tuple[int, ...]:
+        """Units of a block are multiples of these, so that blocks begin where kernels and the store want it.
+
+        `store_block`: of pieces in sequence; 1 where they may begin and end within blocks of the store.
+        """
+        steps = [axis.step for axis in self.cut.axes]
+        for number, stream in enumerate(self.streams):
+            if stream is None or stream.inner is None or stream.is_table:
+                continue
+            if not stream.is_sequence or stream.inner.span.has_halo:
+                continue
+            wanted = ALIGNMENT_BYTES if number not in streamed else store_block
+            axis = stream.inner.axis
+            steps[axis] = math.lcm(steps[axis], wanted // math.gcd(wanted, stream.inner.unit))
+        return tuple(steps)
+
+    def blocks(
+        self, streamed: Collection[int], units: tuple[int, ...], store_block: int, *, overlaps: bool = False
+    ) -> list[Blocks]:
+        """The operator in blocks of `units`, the operands of `streamed` through windows, for each kernel that is cut.
+
+        `overlaps`: operands on the store have two windows where there is more than one block; none are found where they
+        cannot have them.
+        """
+        cut, extents = self.cut, self.extents
+        if not all(self.is_even(axis, n) and self.has_bands(axis, n) for axis, n in enumerate(units)):
+            return []
+        ranges = [[r for r, _ in thirds(e, n)] for e, n in zip(extents, units, strict=True)]
+        corners = list(itertools.product(*ranges))
+        different = tuple(dict.fromkeys(corners))  # along an axis with one block or two some are the same
+        streams = self.passing(streamed, units)
+        if streams is None or not are_made_once(streams, cut, units):
+            return []
+        if overlaps and not can_overlap(streams, cut, units):
+            return []
+        counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
+        offsets, place, pieces = list[int](), dict[int, int](), [store_block if streamed else ALIGNMENT_BYTES]
+        seconds, of_input = list[int](), dict[int, int]()
+        end = 0
+        for stream in streams:
+            boxes = {stream.pieces(r, extents)[:2] for r in different}
+            if not stream.in_ram:
+                has_edges = stream.has_edges(units, counts, store_block)
+                pieces += [stream.buffer_bytes(size, has_edges, store_block) for _, size in boxes]
+            if stream.pair is not None and stream.pair in place:
+                offsets.append(place[stream.pair])
+                seconds.append(of_input[stream.pair])
+                continue
+            place[stream.operand] = end
+            offsets.append(end)
+            window = max(stream.window_bytes(rows, size) for rows, size in boxes)
+            second = window if overlaps and not stream.in_ram and fills_of(stream.axes, counts) > 1 else 0
+            of_input[stream.operand] = second
+            seconds.append(second)
+            end += window + second
+        blocks: list[Blocks] = []
+        for name, cut_kernels in self.kernels_of(different).items():
+            if len({k.symbol for k in cut_kernels}) == 1:
+                at = align(max(k.workspace_bytes for k in cut_kernels))
+                of_corners = tuple(cut_kernels[different.index(r)] for r in corners)
+                windows = tuple(at + offset for offset in offsets)
+                blocks.append(
+                    Blocks(name, cut, units, of_corners, tuple(streams), windows, at + end, max(pieces), tuple(seconds))
+                )
+        return blocks
 
 
 def fills_of(axes: set[int], counts: Sequence[int]) -> int:
@@ -297,42 +378,6 @@ def can_overlap(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bo
     if any(s.is_table or (s.writes and s.axes and several - s.axes) for s in streams):
         return False
     return any(not s.in_ram and fills_of(s.axes, counts) > 1 for s in streams)
-
-
-def passing_of(
-    kind: str,
-    bound: Bound,
-    cut: Cut,
-    streamed: Collection[int],
-    roots: Sequence[str],
-    units: Sequence[int] | None = None,
-) -> list[Stream] | None:
-    """The operands that pass through windows: those of `streamed`, and others that kernels cannot have where they are.
-
-    Those are operands in RAM whose blocks do not lie together, or do not begin where kernels want it. None where there
-    are no such blocks, or they read nothing that is to be streamed. `units`: of a block; None: multiples of
-    `unit_steps`, for all of which the answer is the same.
-    """
-    count = len(bound.inputs)
-    pairs = {count + o: i for i, o in spec(kind).must_alias}
-    streams: list[Stream] = []
-    for number, type in enumerate((*bound.inputs, *bound.outputs)):
-        stream = _stream(number, type, cut, roots[number])
-        if stream is None:
-            return None
-        stays = number not in streamed
-        if stays and stream.is_table:
-            return None
-        if stays and number != cut.indices and _is_in_place(stream, cut, units):
-            continue
-        writes = number >= count
-        streams.append(replace(stream, writes=writes, pair=pairs.get(number), in_ram=stays))
-    if any(s.is_table and s.writes for s in streams):
-        streams = [replace(s, changed=cut.extent) if s.is_table else s for s in streams]
-    on_store = sum(not s.in_ram for s in streams)
-    if count + len(bound.outputs) >= MOST_OPERANDS:
-        return None
-    return streams if (on_store or not streamed) and len(streams) <= MOST_STREAMS else None
 
 
 def _is_in_place(stream: Stream, cut: Cut, units: Sequence[int] | None) -> bool:
@@ -363,25 +408,7 @@ def passing_bytes(stream: Stream, blocks: Blocks) -> int:
 
 def are_made_once(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:
     """Whether blocks of `units` make each part of a result once, or add to it (`cut.fills`)."""
+    if cut.fills:
+        return True
     several = {a for a, (axis, n) in enumerate(zip(cut.axes, units, strict=True)) if axis.extent > n}
-    return cut.fills or not any(several - stream.axes for stream in streams if stream.writes)
-
-
-def unit_steps(
-    bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str], store_block: int
-) -> tuple[int, ...]:
-    """Units of a block are multiples of these, so that blocks begin where kernels and the store want it.
-
-    `store_block`: of pieces in sequence; 1 where they may begin and end within blocks of the store.
-    """
-    steps = [axis.step for axis in cut.axes]
-    for number, type in enumerate((*bound.inputs, *bound.outputs)):
-        stream = _stream(number, type, cut, roots[number])
-        if stream is None or stream.inner is None or stream.is_table:
-            continue
-        if not stream.is_sequence or stream.inner.span.has_halo:
-            continue
-        wanted = ALIGNMENT_BYTES if number not in streamed else store_block
-        axis = stream.inner.axis
-        steps[axis] = math.lcm(steps[axis], wanted // math.gcd(wanted, stream.inner.unit))
-    return tuple(steps)
+    return not any(several - stream.axes for stream in streams if stream.writes)

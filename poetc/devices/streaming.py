@@ -18,13 +18,12 @@ import numpy as np
 from poetc.devices.ahead import Transfers, pipelined_ns, rows_of
 from poetc.devices.blocks import (
     Blocks,
+    CutOperator,
     Stream,
-    blocks_of,
     fills_of,
     is_even,
     passing_bytes,
     thirds,
-    unit_steps,
 )
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
@@ -259,8 +258,9 @@ class StreamedAlternatives:
         candidates: list[OperatorSpec] = []
         for cut in spec(op.kind).cuts(bound):
             kernels = spec(op.kind).kernels(bound)
-            for units in _smaller_units(cut, unit_steps(bound, cut, (), roots, 1), plain.time_ns / longest_ns):
-                by_kernel = blocks_of(op.kind, bound, cut, kernels, (), roots, units, self.block_bytes)
+            of_cut = CutOperator(op.kind, bound, cut, kernels, roots)
+            for units in _smaller_units(cut, of_cut.steps((), 1), plain.time_ns / longest_ns):
+                by_kernel = of_cut.blocks((), units, self.block_bytes)
                 if not by_kernel:
                     continue
                 blocks = by_kernel[0]

@@ -34,9 +34,19 @@ def kernels_of_blocks(
         return kernels_by_name
     along = [_along(cut, ranges) for ranges in blocks]
     for kernel in kernels:
-        cut_so = [_cut(kernel, axes) for axes in along]
-        if (of_blocks := tuple(k for k in cut_so if k is not None)) and len(of_blocks) == len(blocks):
-            kernels_by_name[kernel.name] = of_blocks
+        cut_so: list[Kernel] = []
+        of_outer: dict[Block, Kernel | None] = {}  # blocks along an inner axis have it in common
+        for (name, block), *inner in along:
+            if block not in of_outer:
+                of_outer[block] = block_kernel(kernel, name, block)
+            of_block = of_outer[block]
+            for inner_name, inner_block in inner:
+                of_block = None if of_block is None else block_kernel(of_block, inner_name, inner_block)
+            if of_block is None:
+                break
+            cut_so.append(of_block)
+        else:
+            kernels_by_name[kernel.name] = tuple(cut_so)
     return kernels_by_name
 
 
@@ -48,10 +58,3 @@ def _along(cut: Cut, ranges: Sequence[Range]) -> list[tuple[str, Block]]:
         first, last = (begin, end) if banded is None else axis.span(banded).of(begin, end, axis.extent)
         blocks.append((axis.name, Block(begin, end, axis.extent, first, last)))
     return blocks
-
-
-def _cut(kernel: Kernel, axes: Sequence[tuple[str, Block]]) -> Kernel | None:
-    of_block: Kernel | None = kernel
-    for name, block in axes:
-        of_block = None if of_block is None else block_kernel(of_block, name, block)
-    return of_block

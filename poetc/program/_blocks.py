@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from poetc.devices.blocks import Blocks as Cuts
-from poetc.devices.blocks import blocks_of
+from poetc.devices.blocks import CutOperator
 from poetc.graph import DType, Operator, TensorType
 from poetc.kernels.blocks import begin_of
 from poetc.ops import Bound, spec, whole
@@ -27,7 +27,8 @@ def blocks_in(
     units = (wanted.block, wanted.inner_block) if wanted.inner_block else (wanted.block,)
     if cut is None or kernel is None or len(units) != len(cut.axes):
         return None
-    blocks = blocks_of(op.kind, bound, cut, [kernel], numbers, names, units, store_block, overlaps=wanted.overlaps)
+    of_cut = CutOperator(op.kind, bound, cut, [kernel], names)
+    blocks = of_cut.blocks(numbers, units, store_block, overlaps=wanted.overlaps)
     return next(iter(blocks), None)
 
 

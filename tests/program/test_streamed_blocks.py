@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poetc.devices.blocks import blocks_of, unit_steps
+from poetc.devices.blocks import CutOperator
 from poetc.emit._instruction_tables import _block_ints, _operands
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops import Bound, Cut, spec
@@ -85,7 +85,7 @@ def streamed(
     kernel = next((k for k in spec(kind).kernels(bound) if not k.workspace_bytes), None)
     if kernel is None:
         return None
-    made = blocks_of(kind, bound, cut, [kernel], frozenset(on_store), names, units, store_block)
+    made = CutOperator(kind, bound, cut, [kernel], names).blocks(frozenset(on_store), units, store_block)
     if not made:
         return None
     end, places = 64, dict[int, Operand]()
@@ -256,7 +256,8 @@ def _compared(
         return False
     roots = [str(n) for n in operands]
     is_aligned = draw.random() < 0.5
-    steps = unit_steps(bound, cut, on_store, roots, 1) if is_aligned else [axis.step for axis in cut.axes]
+    aligned = CutOperator(kind, bound, cut, (), roots).steps(on_store, 1)
+    steps = aligned if is_aligned else [axis.step for axis in cut.axes]
     units = tuple(
         min(axis.extent, step * draw.randint(1, max(1, axis.extent // step)))
         for axis, step in zip(cut.axes, steps, strict=True)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import poetc
 from poetc.commands.requests import ModelRequest, streams_of, training_graph
 from poetc.devices import build_problem, load_profile
-from poetc.devices.blocks import unit_steps
+from poetc.devices.blocks import CutOperator
 from poetc.devices.streaming import FIRST_FINER, StreamedAlternatives
 from poetc.ops import bind
 from poetc.planning.chain import reductions
@@ -99,7 +99,7 @@ def test_blocks_of_before_keep_their_numbers(tmp_path: Path) -> None:
             numbers = [n for n, root in enumerate(roots) if root in names]
             begins = []
             for blocks in offer._blocks(k, streamed):
-                steps = unit_steps(bound, blocks.cut, numbers, roots, 1)
+                steps = CutOperator(offer.operators[op.name].kind, bound, blocks.cut, (), roots).steps(numbers, 1)
                 pairs = zip(blocks.cut.axes, blocks.units, steps, strict=True)
                 begins.append(any(units < axis.extent and units % step for axis, units, step in pairs))
             assert offer.numbers(k, streamed) == [
