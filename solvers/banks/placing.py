@@ -1,16 +1,16 @@
 """The banks of a schedule's tensors, at the least cost that the budgets of the banks allow.
 
-Tensors that share bytes, because one is made in place of the other or is the same state later, are one group. A group
-has one of several options: a bank for all its life, or a bank that it leaves while nothing reads it. A MIP chooses an
-option for each group, subject to the bytes of each bank at each action. Where it finds nothing in time, a greedy rule
-does: groups that save the most for their bytes come first.
+A tensor has a stay in RAM from the action that makes it or reads it back to its last one. It lies in one bank at each
+access. Where nothing reads it for a while it may be copied to another bank, and back. State has one bank for all its
+versions, and a workspace for all executions of its operator. An output may be in place of another input than in the
+schedule, which leaves the other tensors where they are. A MIP chooses all this, subject to the bytes of each bank at
+each action. Where it finds nothing in time, a greedy rule does: tensors that save the most for their bytes come first.
 """
 
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,13 +18,12 @@ import numpy as np
 from poetc.scheduling import (
     Action,
     Compute,
-    Lifetime,
+    Free,
     Move,
     PageIn,
     PageOut,
     Problem,
     Schedule,
-    lifetimes_of,
     state_chains,
     verify_parts,
 )
@@ -33,14 +32,17 @@ from poetc.solvers.highs import COST_SCALE, Mip
 MAX_NODES, GAP = 200, 1e-4
 UNIT = 1024  # bytes, in rows of the MIP
 MOST_ENTRIES = 2_000_000  # of a MIP that is tried
-LEAST_ABSENCE = 2  # actions without an access, of a tensor that is copied to another bank meanwhile
+LEAST_ABSENCE = 2  # actions from one access to the next, of a tensor that is copied to another bank meanwhile
+
+Columns = list[int]  # one a bank: 1 in the one that is chosen
+Pair = tuple[int, int]  # an input, and the output in place of it
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """The bank of each tensor and workspace of a schedule, and its `actions` with copies between banks.
 
-    `bound`: no assignment of banks to groups of tensors costs less, with the copies that were considered.
+    `bound`: no assignment of banks costs less, with the copies that were considered.
     """
 
     banks: tuple[int, ...]
@@ -50,32 +52,15 @@ class Placed:
 
 
 @dataclass(slots=True)
-class _Access:
-    """Bytes that an action reads of a group, and writes to it."""
+class _Stay:
+    """A tensor in RAM. Steps are actions without frees."""
 
-    action: int
-    read: int
-    written: int
-
-
-@dataclass(slots=True)
-class _Group:
-    size_bytes: int = 0
-    tensors: set[int] = field(default_factory=set)
-    operator: int | None = None  # whose workspace it is
-    lives: list[Lifetime] = field(default_factory=list)
-    accesses: list[_Access] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """Stretches of actions with a bank each; `copies`: (action before which it is copied, tensor, bank)."""
-
-    cost: float
-    time_ps: int
-    stays: tuple[tuple[int, int, int], ...]  # (first action, end, bank)
-    bank: int  # in which the group arrives
-    copies: tuple[tuple[int, int, int], ...] = ()
+    tensor: int
+    size_bytes: int
+    start: int
+    end: int = -1  # the last step at which it is there
+    is_taken: bool = False  # another tensor has its bytes after that
+    accesses: list[int] = field(default_factory=list)  # steps
 
 
 def unplaceable(problem: Problem) -> tuple[str, int] | None:
@@ -90,6 +75,11 @@ def unplaceable(problem: Problem) -> tuple[str, int] | None:
     return (name, size_bytes) if size_bytes > max(rooms) else None
 
 
+def objective_of(problem: Problem, time_ps: int, energy_fj: int) -> float:
+    """The objective of reads and writes, in the problem's unit."""
+    return problem.objective.cost(1000, 0) * energy_fj / 1e6 + problem.objective.cost(0, 1000) * time_ps / 1e6
+
+
 def place_in_banks(
     problem: Problem, schedule: Schedule, budgets: Sequence[int], *, time_limit_s: float, copies: bool = True
 ) -> Placed | None:
@@ -98,273 +88,353 @@ def place_in_banks(
     `budgets`: of the banks, base and page buffer left out, in bytes. The deadline of the problem counts where transfers
     do not overlap compute.
     """
-    groups = _groups(problem, schedule)
-    options = [_options(problem, g, copies) for g in groups]
     slack_ps = None
     if problem.deadline_ns is not None:
         alone = verify_parts([(replace(problem, banks=()), schedule.actions)])
         slack_ps = 1000 * (problem.deadline_ns - alone.time_ns - len(schedule.actions))  # an action rounds up
         if slack_ps < 0:
             return None
-    chosen, bound = _Task(groups, options, budgets, len(schedule.actions), slack_ps).solve(time_limit_s)
-    if chosen is None:
-        return None
-    return _placed(problem, schedule, groups, [options[g][n] for g, n in enumerate(chosen)], bound)
+    return _Placement(problem, schedule, budgets, copies=copies, slack_ps=slack_ps).solve(time_limit_s)
 
 
-def _groups(problem: Problem, schedule: Schedule) -> list[_Group]:
-    lives = lifetimes_of(replace(problem, banks=()), schedule)
-    leader = list(range(len(problem.tensors)))
+class _Placement:
+    def __init__(
+        self, problem: Problem, schedule: Schedule, budgets: Sequence[int], *, copies: bool, slack_ps: int | None
+    ) -> None:
+        self.problem, self.budgets, self.copies, self.slack_ps = problem, budgets, copies, slack_ps
+        self.state = {t: chain[0] for chain in state_chains(problem) for t in chain}
+        self.steps = [s for s in schedule.actions if not isinstance(s, Free)]
+        self.stays = list[_Stay]()
+        self.reads: list[dict[int, int]] = [{} for _ in self.steps]  # by step and tensor, its stay
+        self.writes: list[dict[int, int]] = [{} for _ in self.steps]
+        self.frees: list[list[int]] = [[] for _ in range(len(self.steps) + 1)]  # stays, by the next step
+        self._read(schedule.actions)
+        self.freed = {s for stays in self.frees for s in stays}
+        self.banks = range(len(problem.banks))
+        self.full = self._full_steps()
+        self.mip, self.times = Mip(), dict[int, float]()
+        self.held: dict[tuple[int, int], dict[int, float]] = {}  # by bank and step, bytes by column
+        self.first: dict[int, Columns] = {}  # by tensor, or by the first version of state: where it arrives
+        self.workspaces: dict[int, Columns] = {}  # by operator
+        self.places: list[list[Columns]] = []  # by stay and access
+        self.absent: list[tuple[int, Columns]] = []  # stays with columns between two accesses
+        self.copied: list[tuple[int, int, int, int]] = []  # column, next step, tensor, bank
+        self.shared: dict[tuple[int, Pair], Columns] = {}  # by step: the bank where an output is in place
 
-    def find(t: int) -> int:
-        while leader[t] != t:
-            leader[t] = t = leader[leader[t]]
-        return t
+    def _read(self, actions: Iterable[Action]) -> None:
+        """The stays of a schedule."""
+        tensors, at, step = self.problem.tensors, dict[int, int](), 0
 
-    for life in lives:
-        for t, _ in life.tensors[1:]:
-            leader[find(t)] = find(life.tensors[0][0])
-    for chain in state_chains(problem):
-        for t in chain[1:]:
-            leader[find(t)] = find(chain[0])
-    by_tensor: dict[int, _Group] = {}
-    by_operator: dict[int, _Group] = {}
-    for t in range(len(problem.tensors)):
-        by_tensor.setdefault(find(t), _Group()).tensors.add(t)
-    for life in lives:
-        group = (
-            by_operator.setdefault(life.operator, _Group(operator=life.operator))
-            if life.operator is not None
-            else (by_tensor[find(life.tensors[0][0])])
-        )
-        group.lives.append(life)
-        group.size_bytes = max(group.size_bytes, life.size_bytes)
+        def enter(t: int, size_bytes: int) -> None:
+            at[t] = len(self.stays)
+            self.stays.append(_Stay(t, size_bytes, step))
 
-    def access(t: int, action: int, read: int, written: int) -> None:
-        by_tensor[find(t)].accesses.append(_Access(action, read, written))
+        def write(t: int, size_bytes: int) -> None:
+            enter(t, size_bytes)
+            self.writes[step][t] = at[t]
+            self.stays[at[t]].accesses.append(step)
 
-    sizes = [t.size_bytes for t in problem.tensors]
-    for index, action in enumerate(schedule.actions):
-        match action:
-            case Compute(k):
-                operator = problem.operators[k]
-                for t in sorted(set(operator.inputs)):
-                    access(t, index, sizes[t], 0)
-                for t in operator.outputs:
-                    access(t, index, 0, sizes[t])
-                if operator.workspace_bytes:
-                    size = operator.workspace_bytes
-                    by_operator[k].accesses.append(_Access(index, size, size))
-            case PageOut(t):
-                access(t, index, sizes[t], 0)
-            case PageIn(t):
-                access(t, index, 0, sizes[t])
-            case _:
-                pass
-    return [g for g in (*by_tensor.values(), *by_operator.values()) if g.lives]
+        def read(t: int) -> None:
+            self.reads[step][t] = at[t]
+            self.stays[at[t]].accesses.append(step)
 
+        for t, tensor in enumerate(tensors):
+            if tensor.initial == "ram":
+                enter(t, tensor.size_bytes)
+        for action in actions:
+            match action:
+                case Free(t):
+                    self.frees[step].append(at[t])
+                    self.stays[at[t]].end = max(step - 1, self.stays[at[t]].start)
+                    del at[t]
+                    continue
+                case Compute(k, in_place):
+                    for t in sorted(set(self.problem.operators[k].inputs)):
+                        read(t)
+                    sizes = {}
+                    for i, o in in_place:
+                        taken = self.stays[at.pop(i)]
+                        taken.end, taken.is_taken, sizes[o] = step, True, taken.size_bytes
+                    for t in self.problem.operators[k].outputs:
+                        write(t, sizes.get(t, tensors[t].size_bytes))
+                case PageOut(t):
+                    read(t)
+                case PageIn(t):
+                    write(t, tensors[t].size_bytes)
+                case _:
+                    pass
+            step += 1
+        for s in at.values():
+            self.stays[s].end = len(self.steps) - 1
 
-def _options(problem: Problem, group: _Group, copies: bool) -> list[_Option]:
-    options = [
-        _option(problem, group, ((life.start, life.end, b) for life in group.lives), b)
-        for b in range(len(problem.banks))
-    ]
-    if not copies or group.operator is not None or len(group.lives) > 1:
-        return options
-    (life,) = group.lives
-    actions = sorted({a.action for a in group.accesses})
-    if len(actions) < 2:
-        return options
-    before, after = max(itertools.pairwise(actions), key=lambda pair: pair[1] - pair[0])
-    tensor = max((s, t) for t, s in life.tensors if s <= before)[1]
-    spec = problem.tensors[tensor]
-    fixed = any(problem.tensors[t].initial == "ram" for t in group.tensors)
-    if after - before <= LEAST_ABSENCE or spec.move_ns is None or fixed or spec.size_bytes != group.size_bytes:
-        return options
-    for a in range(len(problem.banks)):
-        for b in range(len(problem.banks)):
-            if a == b:
-                continue
-            # During a copy both places are taken: in the actions before it is read again, and after it was read.
-            away = ((life.start, before + 1, a), (before + 1, life.end, b))
-            options.append(_option(problem, group, away, a, ((before + 1, tensor, b),)))
-            back = ((life.start, before + 1, a), (before + 1, after, b), (after, life.end, a))
-            options.append(_option(problem, group, back, a, ((before + 1, tensor, b), (after, tensor, a))))
-    return options
+    def _full_steps(self) -> list[set[int]]:
+        """By bank, the steps at which its budget is less than all that is in RAM."""
+        held = np.zeros(len(self.steps), np.int64)
+        for stay in self.stays:
+            held[stay.start : stay.end + 1] += stay.size_bytes
+            held[max(0, stay.start - 1)] += stay.size_bytes  # a copy
+        for step, action in enumerate(self.steps):
+            if isinstance(action, Compute):
+                held[step] += self.problem.operators[action.operator].workspace_bytes
+        return [set(np.flatnonzero(2 * held > budget).tolist()) for budget in self.budgets]
 
-
-def _option(
-    problem: Problem,
-    group: _Group,
-    stays: Iterable[tuple[int, int, int]],
-    bank: int,
-    copies: tuple[tuple[int, int, int], ...] = (),
-) -> _Option:
-    stays = tuple(stays)
-    time_ps = energy_fj = 0
-    for a in group.accesses:
-        b = problem.banks[next((b for first, end, b in stays if first <= a.action < end), bank)]
-        time_ps += b.read_ps_per_byte * a.read + b.write_ps_per_byte * a.written
-        energy_fj += b.read_fj_per_byte * a.read + b.write_fj_per_byte * a.written
-    at = bank
-    for _, tensor, to in copies:
-        spec, size = problem.tensors[tensor], group.size_bytes
-        source, target = problem.banks[at], problem.banks[to]
-        time_ps += (source.read_ps_per_byte + target.write_ps_per_byte) * size + 1000 * (spec.move_ns or 0)
-        energy_fj += (source.read_fj_per_byte + target.write_fj_per_byte) * size + 1000 * spec.move_pj
-        at = to
-    if copies:  # while it is copied it is in both banks
-        stays = tuple(
-            (max(0, first - 1) if k else first, min(end + 1, group.lives[0].end), b)
-            for k, (first, end, b) in enumerate(stays)
-        )
-    return _Option(objective_of(problem, time_ps, energy_fj), time_ps, _merged(stays), bank, copies)
-
-
-def objective_of(problem: Problem, time_ps: int, energy_fj: int) -> float:
-    """The objective of reads and writes, in the problem's unit."""
-    return problem.objective.cost(1000, 0) * energy_fj / 1e6 + problem.objective.cost(0, 1000) * time_ps / 1e6
-
-
-def _merged(stays: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """The stays, with those of one bank that meet made one."""
-    result: list[tuple[int, int, int]] = []
-    for first, end, bank in sorted(stays, key=lambda s: (s[2], s[0])):
-        if result and result[-1][2] == bank and first <= result[-1][1]:
-            result[-1] = (result[-1][0], max(end, result[-1][1]), bank)
-        else:
-            result.append((first, end, bank))
-    return tuple(result)
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """The choice of an option for each group. `slack_ps`: time that banks may add, None: any."""
-
-    groups: list[_Group]
-    options: list[list[_Option]]
-    budgets: Sequence[int]
-    actions: int
-    slack_ps: int | None
-
-    def solve(self, time_limit_s: float) -> tuple[list[int] | None, float]:
-        """The numbers of the options, None if nothing is found; and a bound on their costs."""
-        rows = self._rows()
-        if not rows and self.slack_ps is None:
-            best = [min(range(len(o)), key=lambda n: (o[n].cost, n)) for o in self.options]
-            return best, sum(o[n].cost for o, n in zip(self.options, best, strict=True))
-        least = sum(min(o.cost for o in of_group) for of_group in self.options)
-        greedy = self._greedy()
-        scale = COST_SCALE / max(1.0, sum(max(o.cost for o in of_group) for of_group in self.options))
-        mip = Mip()
-        columns = [[mip.column(o.cost * scale) for o in of_group] for of_group in self.options]
-        for of_group in columns:
-            mip.row(of_group, [1.0] * len(of_group), 1.0, 1.0)
-        self._add_rows(mip, columns, rows)
-        if mip.entries > MOST_ENTRIES:
-            return greedy, least
-        start = None
-        if greedy is not None:
-            start = {c: float(n == greedy[g]) for g, of_group in enumerate(columns) for n, c in enumerate(of_group)}
-        answer = mip.solve(time_limit_s=max(0.1, time_limit_s), max_nodes=MAX_NODES, gap=GAP, start=start)
-        bound = max(least, answer.bound / scale)
-        if answer.values is not None:
-            values = answer.values
-            choice = [max(range(len(cs)), key=lambda n, cs=cs: (values[cs[n]], -n)) for cs in columns]  # type: ignore[misc]
-            if self._fits(choice):
-                return choice, bound
-        return greedy, bound
-
-    def _rows(self) -> list[tuple[int, int]]:
-        """The (bank, action) whose bytes a choice could exceed, of the actions at which some stay ends.
-
-        All that is in a bank at once is there at such an action.
-        """
-        ends = {end - 1 for of_group in self.options for o in of_group for _, end, _ in o.stays}
-        most = np.zeros((len(self.budgets), self.actions), np.int64)
-        for group, of_group in zip(self.groups, self.options, strict=True):
-            for bank in range(len(self.budgets)):
-                there = np.zeros(self.actions, bool)
-                for first, end, at in (stay for o in of_group for stay in o.stays):
-                    there[first:end] |= at == bank
-                most[bank, there] += group.size_bytes
-        return [(b, s) for b, budget in enumerate(self.budgets) for s in sorted(ends) if most[b, s] > budget]
-
-    def _add_rows(self, mip: Mip, columns: list[list[int]], rows: list[tuple[int, int]]) -> None:
-        by_bank: dict[int, list[int]] = {}
-        for bank, action in rows:
-            by_bank.setdefault(bank, []).append(action)
-        entries: dict[tuple[int, int], tuple[list[int], list[float]]] = {row: ([], []) for row in rows}
-        for group, of_group, own in zip(self.groups, self.options, columns, strict=True):
-            for option, column in zip(of_group, own, strict=True):
-                for first, end, bank in option.stays:
-                    actions = by_bank.get(bank, [])
-                    for action in actions[bisect_left(actions, first) : bisect_left(actions, end)]:
-                        index, value = entries[bank, action]
-                        index.append(column)
-                        value.append(group.size_bytes / UNIT)
-        for (bank, _), (index, value) in entries.items():
-            mip.row(index, value, upper=self.budgets[bank] / UNIT)
+    def solve(self, time_limit_s: float) -> Placed | None:
+        for s in range(len(self.stays)):
+            self.places.append(self._places(s))
+        for step, action in enumerate(self.steps):
+            if isinstance(action, Compute):
+                self._workspace(step, action.operator)
+                self._in_place(step, action)
+        mip = self.mip
+        scale = COST_SCALE / max(1.0, sum(mip.cost))
+        mip.cost = [c * scale for c in mip.cost]
+        for (bank, _), held in self.held.items():
+            mip.row(list(held), [v / UNIT for v in held.values()], upper=self.budgets[bank] / UNIT)
         if self.slack_ps is not None:
-            times = [o.time_ps / 1e6 for of_group in self.options for o in of_group]
-            mip.row([c for own in columns for c in own], times, upper=self.slack_ps / 1e6)
+            mip.row(list(self.times), [v / 1e6 for v in self.times.values()], upper=self.slack_ps / 1e6)
+        values, bound = self._greedy(), 0.0
+        if mip.entries <= MOST_ENTRIES:
+            answer = mip.solve(time_limit_s=max(0.1, time_limit_s), max_nodes=MAX_NODES, gap=GAP, start=values)
+            bound = max(0.0, answer.bound / scale)
+            if answer.values is not None:
+                values = dict(enumerate(answer.values.tolist()))
+        return None if values is None else self._placed(values, bound)
 
-    def _greedy(self) -> list[int] | None:
-        """The first option that fits, first for groups with the most to lose per byte and action; or for large ones.
+    def _choice(self) -> Columns:
+        columns = [self.mip.column() for _ in self.banks]
+        self.mip.row(columns, [1.0] * len(columns), 1.0, 1.0)
+        return columns
 
-        None where that leaves no room for a group, or takes too much time.
+    def _add_price(self, column: int, time_ps: int, energy_fj: int) -> None:
+        self.mip.cost[column] += objective_of(self.problem, time_ps, energy_fj)
+        self.times[column] = self.times.get(column, 0.0) + time_ps
+
+    def _add_access(self, columns: Columns, read: int, written: int) -> None:
+        for column, bank in zip(columns, self.problem.banks, strict=True):
+            time_ps = bank.read_ps_per_byte * read + bank.write_ps_per_byte * written
+            self._add_price(column, time_ps, bank.read_fj_per_byte * read + bank.write_fj_per_byte * written)
+
+    def _hold(self, columns: Columns, size_bytes: int, first: int, end: int) -> None:
+        """The bytes from step `first` to step `end`, with it."""
+        for b, column in enumerate(columns):
+            for step in range(first, end + 1):
+                if step in self.full[b]:
+                    held = self.held.setdefault((b, step), {})
+                    held[column] = held.get(column, 0.0) + size_bytes
+
+    def _places(self, s: int) -> list[Columns]:
+        """A choice of a bank for each access of a stay, and for long times between them."""
+        stay = self.stays[s]
+        tensor = self.problem.tensors[stay.tensor]
+        key = self.state.get(stay.tensor, stay.tensor)
+        if key not in self.first:
+            self.first[key] = self._choice()
+        is_fixed = stay.tensor in self.state or tensor.initial == "ram" or tensor.move_ns is None
+        may_move = self.copies and not is_fixed and tensor.size_bytes == stay.size_bytes
+        now, last, places = self.first[key], stay.start - 1, list[Columns]()
+        for step in stay.accesses:
+            if places and may_move and step - last > LEAST_ABSENCE:
+                absent, then = self._choice(), self._choice()
+                self.absent.append((s, absent))
+                self._hold(absent, stay.size_bytes, last + 1, step - 1)
+                self._copies(stay.tensor, now, absent, last)
+                self._copies(stay.tensor, absent, then, step - 1)
+                now = then
+            else:
+                self._hold(now, stay.size_bytes, last + 1, step - 1)
+            self._hold(now, stay.size_bytes, step, step)
+            written = self.writes[step].get(stay.tensor) == s
+            self._add_access(now, 0 if written else tensor.size_bytes, tensor.size_bytes if written else 0)
+            places.append(now)
+            last = step
+        self._hold(now, stay.size_bytes, last + 1, stay.end)
+        return places
+
+    def _copies(self, t: int, source: Columns, target: Columns, step: int) -> None:
+        """From one bank to another behind a step. Both places are taken then."""
+        tensor, ways = self.problem.tensors[t], dict[Pair, int]()
+        for a, b in itertools.product(self.banks, self.banks):
+            ways[a, b] = column = self.mip.column(integer=False)
+            if a != b:
+                old, new, size = self.problem.banks[a], self.problem.banks[b], tensor.size_bytes
+                time_ps = (old.read_ps_per_byte + new.write_ps_per_byte) * size + 1000 * (tensor.move_ns or 0)
+                energy_fj = (old.read_fj_per_byte + new.write_fj_per_byte) * size + 1000 * tensor.move_pj
+                self._add_price(column, time_ps, energy_fj)
+                self.copied.append((column, step + 1, t, b))
+                if step in self.full[b]:
+                    self.held.setdefault((b, step), {})[column] = size
+        for bank in self.banks:
+            leaving, arriving = [ways[bank, b] for b in self.banks], [ways[a, bank] for a in self.banks]
+            for columns, end in ((leaving, source), (arriving, target)):
+                self.mip.row([*columns, end[bank]], [*[1.0] * len(columns), -1.0], 0.0, 0.0)
+
+    def _workspace(self, step: int, k: int) -> None:
+        size = self.problem.operators[k].workspace_bytes
+        if size:
+            if k not in self.workspaces:
+                self.workspaces[k] = self._choice()
+            self._add_access(self.workspaces[k], size, size)
+            self._hold(self.workspaces[k], size, step, step)
+
+    def _in_place(self, step: int, action: Compute) -> None:
+        """Outputs in place of inputs: they have one bank, and share their bytes."""
+        tensors, users = self.problem.tensors, dict[int, list[int]]()
+        fixed = [pair for pair in action.in_place if self._is_fixed(step, pair)]
+        for i, o in fixed:
+            source = self._place(self.reads[step][i], step)
+            self._hold(source, -self.stays[self.reads[step][i]].size_bytes, step, step)
+            target = self._place(self.writes[step][o], step)
+            for a, b in zip(source, target, strict=True) if source is not target else ():
+                self.mip.row([a, b], [1.0, -1.0], 0.0, 0.0)
+        busy = {t for pair in fixed for t in pair}
+        for pair in self.problem.operators[action.operator].in_place:
+            i, o = pair.input, pair.output
+            stay = self.stays[self.reads[step][i]]
+            ends = stay.is_taken or self.reads[step][i] in self.freed
+            if pair.required or {i, o} & busy or not ends or stay.accesses[-1] != step:
+                continue
+            if {i, o} & set(self.state) or stay.size_bytes != tensors[o].size_bytes:
+                continue
+            columns = self.shared[step, (i, o)] = [self.mip.column() for _ in self.banks]
+            for t, stays in ((i, self.reads), (o, self.writes)):
+                users.setdefault(t, []).extend(columns)
+                for column, place in zip(columns, self._place(stays[step][t], step), strict=True):
+                    self.mip.row([column, place], [1.0, -1.0], upper=0.0)
+            self._hold(columns, -stay.size_bytes, step, step)
+        for group in users.values():
+            self.mip.row(group, [1.0] * len(group), upper=1.0)
+
+    def _is_fixed(self, step: int, pair: Pair) -> bool:
+        """Whether a pair of the schedule stays: it has to, or the output has more bytes than it needs."""
+        i, o = pair
+        resized = self.stays[self.reads[step][i]].size_bytes != self.problem.tensors[o].size_bytes
+        return (
+            resized
+            or bool({i, o} & set(self.state))
+            or any(
+                p.required and (p.input, p.output) == pair
+                for p in self.problem.operators[self.steps[step].operator].in_place  # type: ignore[union-attr]
+            )
+        )
+
+    def _place(self, s: int, step: int) -> Columns:
+        return self.places[s][self.stays[s].accesses.index(step)]
+
+    def _greedy(self) -> dict[int, float] | None:
+        """One bank for all stays that share bytes or a column, first for those with the most to lose per byte and step.
+
+        Or for large ones. None where that leaves no room.
         """
+        leader = list(range(len(self.stays)))
+
+        def find(s: int) -> int:
+            while leader[s] != s:
+                leader[s] = s = leader[leader[s]]
+            return s
+
+        by_key: dict[int, int] = {}
+        for s, stay in enumerate(self.stays):
+            leader[find(s)] = find(by_key.setdefault(self.state.get(stay.tensor, stay.tensor), s))
+        pairs = [(step, p) for step, a in enumerate(self.steps) if isinstance(a, Compute) for p in a.in_place]
+        for step, (i, o) in pairs:
+            leader[find(self.reads[step][i])] = find(self.writes[step][o])
+        held: dict[int, dict[int, int]] = {}  # by group and step
+        columns: dict[int, list[Columns]] = {}
+        for s, stay in enumerate(self.stays):
+            own = held.setdefault(find(s), {})
+            for step in range(stay.start, stay.end + 1):
+                own[step] = own.get(step, 0) + stay.size_bytes
+            columns.setdefault(find(s), []).extend(
+                [self.first[self.state.get(stay.tensor, stay.tensor)], *self.places[s]]
+            )
+        for s, absent in self.absent:
+            columns[find(s)].append(absent)
+        for step, (i, o) in pairs:
+            s = self.reads[step][i]
+            held[find(s)][step] -= self.stays[s].size_bytes
+            if (step, (i, o)) in self.shared:
+                columns[find(s)].append(self.shared[step, (i, o)])
+        for k, own_columns in self.workspaces.items():
+            group = len(self.stays) + k
+            size = self.problem.operators[k].workspace_bytes
+            held[group] = {n: size for n, a in enumerate(self.steps) if isinstance(a, Compute) and a.operator == k}
+            columns[group] = [own_columns]
+        cost = {
+            g: [sum(self.mip.cost[c[b]] for c in {tuple(c) for c in cs}) for b in self.banks]
+            for g, cs in columns.items()
+        }
 
         def loss(g: int) -> float:
-            costs = [o.cost for o in self.options[g] if not o.copies]
-            area = self.groups[g].size_bytes * sum(life.end - life.start for life in self.groups[g].lives)
-            return (max(costs) - min(costs)) / max(1, area)
+            return (max(cost[g]) - min(cost[g])) / max(1, sum(held[g].values()))
 
-        by_loss = sorted(range(len(self.groups)), key=lambda g: (-loss(g), g))
-        by_size = sorted(range(len(self.groups)), key=lambda g: (-self.groups[g].size_bytes, g))
-        for order in (by_loss, by_size):
-            chosen = self._in_order(order)
+        for order in (
+            sorted(held, key=lambda g: (-loss(g), g)),
+            sorted(held, key=lambda g: (-max(held[g].values()), g)),
+        ):
+            chosen = self._in_order(order, held, cost)
             if chosen is not None:
-                time_ps = sum(o[n].time_ps for o, n in zip(self.options, chosen, strict=True))
+                values = {c: 0.0 for of_bank in columns.values() for cs in of_bank for c in cs}
+                values |= {c: 0.0 for cs in self.shared.values() for c in cs}
+                values |= {cs[chosen[g]]: 1.0 for g, of_group in columns.items() for cs in of_group}
+                time_ps = sum(self.times.get(c, 0.0) for c, value in values.items() if value)
                 if self.slack_ps is None or time_ps <= self.slack_ps:
-                    return chosen
+                    return values
         return None
 
-    def _in_order(self, order: Iterable[int]) -> list[int] | None:
-        usage = np.zeros((len(self.budgets), self.actions), np.int64)
-        chosen = [-1] * len(self.groups)
+    def _in_order(
+        self, order: Iterable[int], held: dict[int, dict[int, int]], cost: dict[int, list[float]]
+    ) -> dict[int, int] | None:
+        """By group, the cheapest bank with room for it."""
+        usage = np.zeros((len(self.budgets), len(self.steps)), np.int64)
+        chosen = {}
         for g in order:
-            size, options = self.groups[g].size_bytes, self.options[g]
-            for n in sorted(range(len(options)), key=lambda n, o=options: (o[n].cost, n)):  # type: ignore[misc]
-                if all(usage[b, f:e].max(initial=0) + size <= self.budgets[b] for f, e, b in options[n].stays):
-                    chosen[g] = n
-                    for first, end, bank in options[n].stays:
-                        usage[bank, first:end] += size
+            steps, sizes = np.array(list(held[g])), np.array(list(held[g].values()))
+            for b in sorted(self.banks, key=lambda b, g=g: (cost[g][b], b)):  # type: ignore[misc]
+                if not len(steps) or int((usage[b, steps] + sizes).max()) <= self.budgets[b]:
+                    chosen[g] = b
+                    if len(steps):
+                        usage[b, steps] += sizes
                     break
             else:
                 return None
         return chosen
 
-    def _fits(self, chosen: list[int]) -> bool:
-        """Whether the bytes of each bank are within its budget at each action: HiGHS allows small excesses."""
-        usage = np.zeros((len(self.budgets), self.actions), np.int64)
-        for group, options, n in zip(self.groups, self.options, chosen, strict=True):
-            for first, end, bank in options[n].stays:
-                usage[bank, first:end] += group.size_bytes
-        return bool((usage <= np.array(self.budgets, np.int64)[:, None]).all())
+    def _placed(self, values: dict[int, float], bound: float) -> Placed:
+        def bank_of(columns: Columns) -> int:
+            return max(self.banks, key=lambda b: (values[columns[b]], -b))
 
+        keys = [self.state.get(t, t) for t in range(len(self.problem.tensors))]
+        banks = tuple(bank_of(self.first[key]) if key in self.first else 0 for key in keys)
+        workspace_banks = [
+            bank_of(self.workspaces[k]) if k in self.workspaces else 0 for k in range(len(self.problem.operators))
+        ]
+        copies: dict[int, list[Action]] = {}
+        for column, step, t, bank in self.copied:
+            if values.get(column, 0.0) > 0.5:
+                copies.setdefault(step, []).append(Move(t, bank))
+        actions, taken = list[Action](), set[int]()
+        for step, action in enumerate(self.steps):
+            late = [s for s in self.frees[step] if s not in taken]
+            actions += [*(Free(self.stays[s].tensor) for s in late), *copies.get(step, ())]
+            if not isinstance(action, Compute):
+                actions.append(action)
+                continue
+            pairs = [pair for pair in action.in_place if self._is_fixed(step, pair)]
+            wanted = [
+                p for (n, p), columns in self.shared.items() if n == step and max(values[c] for c in columns) > 0.5
+            ]
+            same = [p for p in action.in_place if (step, p) in self.shared and self._are_together(step, p, bank_of)]
+            for i, o in (*wanted, *same):
+                if not any(i == a or o == b for a, b in pairs):
+                    pairs.append((i, o))
+            actions.append(replace(action, in_place=tuple(pairs)))
+            now = {self.reads[step][i] for i, _ in pairs}
+            taken |= now
+            left = (self.reads[step][i] for i, _ in action.in_place)
+            actions += [Free(self.stays[s].tensor) for s in left if s not in now]
+        actions += [Free(self.stays[s].tensor) for s in self.frees[-1] if s not in taken]
+        return Placed(banks, tuple(workspace_banks), tuple(actions), bound)
 
-def _placed(
-    problem: Problem, schedule: Schedule, groups: list[_Group], chosen: Sequence[_Option], bound: float
-) -> Placed:
-    banks, workspace_banks = [0] * len(problem.tensors), [0] * len(problem.operators)
-    copies: dict[int, list[Action]] = {}
-    for group, option in zip(groups, chosen, strict=True):
-        for t in group.tensors:
-            banks[t] = option.bank
-        if group.operator is not None:
-            workspace_banks[group.operator] = option.bank
-        for action, tensor, bank in option.copies:
-            copies.setdefault(action, []).append(Move(tensor, bank))
-    actions = tuple(s for index, action in enumerate(schedule.actions) for s in (*copies.get(index, ()), action))
-    return Placed(tuple(banks), tuple(workspace_banks), actions, bound)
+    def _are_together(self, step: int, pair: Pair, bank_of: Callable[[Columns], int]) -> bool:
+        i, o = pair
+        return bank_of(self._place(self.reads[step][i], step)) == bank_of(self._place(self.writes[step][o], step))
