@@ -2,7 +2,8 @@
 
 The actions of a schedule for one processor decide about keeping, recomputing and paging. Here they get processors and
 an order in which these seldom wait for each other. An action overtakes others only if these still fit behind it, in
-turn. So a list never gets stuck. Frees come as late as RAM allows, so that no action waits for one.
+turn. So a list never gets stuck. Frees come as late as RAM allows, so that no action waits for one. An operator
+overwrites an operand unless it begins sooner without that: others, on other processors, may still read it.
 The checker's own simulation prices the one of several such lists that ends first.
 """
 
@@ -50,12 +51,12 @@ RULES = (
 )
 LARGE_RULES = ((64, 64, False), (128, 128, False))  # of many actions, for which a list takes a second
 LARGE = 4000
-APART_RULES = 3  # the last ones, for lists whose operators overwrite no operand
 ROOMY_BYTES = 2**50
 ROUNDED_FJ = 1000  # energies are whole pJ
 GONE = -(2**62)  # bytes: of an item that is in the list
 WIDEST = 64  # actions that are weighed at once
 Decision = Compute | PageIn | PageOut
+Pairs = tuple[tuple[int, int], ...]
 
 
 def side_by_side(
@@ -70,12 +71,9 @@ def side_by_side(
     plain = replace(problem, deadline_ns=None)
     is_large = len(actions) >= LARGE
     rules = LARGE_RULES if is_large else RULES
-    attempts = [(actions, rule) for rule in rules]
-    if (apart := _out_of_place(problem, actions)) != tuple(actions):
-        attempts += [(apart, rule) for rule in rules[-APART_RULES:]]
     lists: list[tuple[int, tuple[Action, ...]]] = []
-    for own, rule in attempts:
-        listing = _List(problem, own, placement, *rule)
+    for rule in rules:
+        listing = _List(problem, actions, placement, *rule)
         if (complete_list := listing.run()) is not None:
             lists.append((listing.finish_ns, complete_list))
     # They do the same work, so that the one that ends first is the cheapest.
@@ -97,25 +95,10 @@ def side_by_side(
     return None if is_late else best
 
 
-def _out_of_place(problem: Problem, actions: Sequence[Action]) -> tuple[Action, ...]:
-    """The actions, with no output in place of an operand but where it has to be.
-
-    An operator that overwrites an operand waits for all its readers, on other processors, too. This takes more RAM.
-    """
-
-    def apart(action: Action) -> Action:
-        if not isinstance(action, Compute) or not action.in_place:
-            return action
-        required = {(p.input, p.output) for p in problem.operators[action.operator].in_place if p.required}
-        return replace(action, in_place=tuple(pair for pair in action.in_place if pair in required))
-
-    return tuple(map(apart, actions))
-
-
 def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int]:
     """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
     roomy = replace(problem, budget_bytes=ROOMY_BYTES)
-    schedule = _List(roomy, _out_of_place(problem, actions), placement, 32, 32, False)
+    schedule = _List(roomy, actions, placement, 32, 32, False)
     schedule.run()
     end_ns = schedule.finish_ns
     late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
@@ -162,6 +145,11 @@ def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Sched
     return Schedule(solver=info.name, actions=actions, proof=proof)
 
 
+def _required(problem: Problem, action: Compute) -> set[tuple[int, int]]:
+    """The pairs of tensors of which an execution has to overwrite the first one."""
+    return {(p.input, p.output) for p in problem.operators[action.operator].in_place if p.required}
+
+
 def _cost_the_same(problem: Problem, k: int, p: int, q: int) -> bool:
     """Whether an operator takes the same time and the same energy above idling on two processors."""
     one, other = problem.operators[k].cost_on(p), problem.operators[k].cost_on(q)
@@ -197,7 +185,8 @@ class _Item:
     rank_ns: int = 0
     duration_ns: int = 0
     processor: int = 0
-    taken: list[int] = field(default_factory=list)  # stays that it reads and overwrites
+    taken: list[int] = field(default_factory=list)  # stays that it reads and has to overwrite
+    may_take: list[tuple[int, int]] = field(default_factory=list)  # others that it may, and those that it makes there
     new_bytes: int = 0
     workspace_bytes: int = 0
 
@@ -281,20 +270,25 @@ class _List:
                     edges.add((makers[stay], k))
             overwritten = {}
             if isinstance(decision, Compute):
+                required = _required(self.problem, decision)
                 for i, o in decision.in_place:
                     stay = current[i]
-                    edges |= {(user, k) for user in users[stay] if user >= 0}
-                    self.stays[stay].is_overwritten = True
-                    item.taken.append(stay)
-                    overwritten[o] = self.stays[stay].size_bytes
+                    overwritten[o] = stay
+                    if (i, o) in required:
+                        edges |= {(user, k) for user in users[stay] if user >= 0}
+                        self.stays[stay].is_overwritten = True
+                        item.taken.append(stay)
             for stay in item.reads:
                 users[stay].append(k)
             outputs = self.problem.operators[decision.operator].outputs if isinstance(decision, Compute) else ()
             for t in (decision.tensor,) if isinstance(decision, PageIn) else outputs:
-                size = overwritten.get(t, self.problem.tensors[t].size_bytes)
-                item.new_bytes += 0 if t in overwritten else size
-                item.makes.append(begin(t, k, size))
-                self.stays[-1].takes_over = t in overwritten
+                size = self.problem.tensors[t].size_bytes
+                taken = overwritten.get(t)
+                item.new_bytes += 0 if taken in item.taken else size
+                item.makes.append(begin(t, k, size if taken is None else self.stays[taken].size_bytes))
+                self.stays[-1].takes_over = taken is not None
+                if taken is not None and taken not in item.taken:
+                    item.may_take.append((taken, item.makes[-1]))
                 makers.append(k)
         self.readers = [of_stay[maker >= 0 :] for maker, of_stay in zip(makers, users, strict=True)]
         for t, stay in current.items():
@@ -391,7 +385,7 @@ class _List:
 
     def _issue_best(self, ready: list[int], first: int) -> bool:
         """Put the item that can begin first into the list, with the frees that it needs room from."""
-        best: tuple[tuple[int, int], int, list[int]] | None = None
+        best: tuple[tuple[int, int], int, list[int], Pairs] | None = None
         dead = self._oldest_first()
         for k in ready:
             self._choose(k)
@@ -401,15 +395,25 @@ class _List:
                 continue
             if not self._is_safe(k, first):
                 continue
-            start = self._begin(k, dead, earliest)
-            if start is not None and (best is None or (start[0], last) < best[0]):
-                best = (start[0], last), k, start[1]
+            for pairs in dict.fromkeys((self._free_to_take(k), ())):
+                start = self._begin(k, dead, earliest, pairs)
+                if start is not None and (best is None or (start[0], last) < best[0]):
+                    best = (start[0], last), k, start[1], pairs
         if best is None:
             return False
         for s in best[2]:
             self._free(s)
-        self._issue(best[1], fence=False)
+        self._issue(best[1], best[3])
         return True
+
+    def _free_to_take(self, k: int) -> Pairs:
+        """The stays that item `k` may overwrite, since everybody else who reads them is in the list, and its own."""
+        stays, tensors = self.stays, self.problem.tensors
+        return tuple(
+            (s, m)
+            for s, m in self.items[k].may_take
+            if stays[s].readers_left == 1 and tensors[stays[m].tensor].size_bytes <= stays[s].size_bytes
+        )
 
     def _choose(self, k: int) -> None:
         """Send item `k` to the processor on which it ends first, of those on which it costs the same."""
@@ -422,15 +426,17 @@ class _List:
         """The first item with all frees before it, and behind all that is in flight."""
         for s in self._oldest_first():
             self._free(s)
-        if not isinstance(self.items[k].decision, Compute):
-            if self._begin(k, self._oldest_first(), self._earliest(self.items[k])) is None:
+        pairs, item = self._free_to_take(k), self.items[k]
+        if not isinstance(item.decision, Compute):
+            if self._begin(k, self._oldest_first(), self._earliest(item), ()) is None:
                 return False
-            self._issue(k, fence=False)
-            return True
-        if self.live + self.items[k].new_bytes + self.items[k].workspace_bytes > self.room:
+        elif self.live + self._new_bytes(item, pairs) + item.workspace_bytes > self.room:
             return False
-        self._issue(k, fence=True)
+        self._issue(k, pairs, fence=isinstance(item.decision, Compute))
         return True
+
+    def _new_bytes(self, item: _Item, pairs: Pairs) -> int:
+        return item.new_bytes - sum(self.problem.tensors[self.stays[m].tensor].size_bytes for _, m in pairs)
 
     def _earliest(self, item: _Item) -> int:
         """When it would begin if RAM were not short."""
@@ -446,14 +452,15 @@ class _List:
                     begin = max(begin, ns)
         return begin
 
-    def _begin(self, k: int, dead: Sequence[int], begin: int) -> tuple[int, list[int]] | None:
+    def _begin(self, k: int, dead: Sequence[int], begin: int, pairs: Pairs) -> tuple[int, list[int]] | None:
         """When an item would begin, no sooner than `begin`, and the frees right before it, in the order of `dead`.
 
-        None if it does not fit.
+        `pairs`: it overwrites these. None if it does not fit.
         """
         item = self.items[k]
         own = item.processor
-        needed = self.live + item.new_bytes + item.workspace_bytes
+        begin = max([begin, *(self.stays[s].used_ns for s, _ in pairs)])
+        needed = self.live + self._new_bytes(item, pairs) + item.workspace_bytes
         workspaces = [0 if q == own else w for q, w in enumerate(self.workspace)]
         needed += sum(workspaces)
         frees = []
@@ -469,9 +476,12 @@ class _List:
                     needed, workspaces[over] = needed - workspaces[over], 0
         return (begin, frees) if needed <= self.room else None
 
-    def _issue(self, k: int, *, fence: bool) -> None:
+    def _issue(self, k: int, pairs: Pairs, *, fence: bool = False) -> None:
+        """Put item `k` into the list. It overwrites `pairs`, besides those that it has to."""
         item = self.items[k]
         decision, own = item.decision, item.processor
+        self.live += self._new_bytes(item, pairs)
+        item.taken += (s for s, _ in pairs)
         if isinstance(decision, Compute):
             if fence:
                 self.barrier = max(self.barrier, *self.end_ns)
@@ -483,7 +493,9 @@ class _List:
             self.before_last[own], self.end_ns[own] = self.end_ns[own], end
             self.workspace[own] = item.workspace_bytes
             self.actions[own] += 1
-            self.result.append(replace(decision, processor=own, fence=fence))
+            in_place = tuple((self.stays[s].tensor, self.stays[m].tensor) for s, m in pairs)
+            in_place += tuple(p for p in decision.in_place if p in _required(self.problem, decision))
+            self.result.append(replace(decision, in_place=in_place, processor=own, fence=fence))
         else:
             begin = self._earliest(item)
             if self.problem.paging is Paging.DMA:
@@ -492,7 +504,7 @@ class _List:
                 end = begin + item.duration_ns
                 self.before_last[0], self.end_ns[0] = self.end_ns[0], end
             self.result.append(decision)
-        self.live += item.new_bytes
+        self._settle(k, pairs)
         for s in item.reads:
             stay = self.stays[s]
             stay.readers_left -= 1
@@ -515,6 +527,16 @@ class _List:
             self.items[b].waits -= 1
             if not self.items[b].waits:
                 self.ready.add(b)
+
+    def _settle(self, k: int, pairs: Pairs) -> None:
+        """The bytes of the stays that item `k` makes: until then they were those of its order."""
+        for s, m in self.items[k].may_take:
+            stay, size = self.stays[m], self.problem.tensors[self.stays[m].tensor].size_bytes
+            if (s, m) in pairs:
+                self.stays[s].is_overwritten, size = True, self.stays[s].size_bytes
+            begin, end = self._span(m)
+            self.needed[begin:end] -= stay.size_bytes - size
+            stay.size_bytes = size
 
     def _is_dead(self, stay: _Stay) -> bool:
         return not stay.readers_left and not stay.lasts and not stay.is_overwritten
