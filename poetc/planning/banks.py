@@ -9,6 +9,7 @@ recomputation in the cheap banks, or more use of the dear ones.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 
 from poetc import solvers
@@ -16,14 +17,16 @@ from poetc.devices.units import format_bytes, format_ns, format_pj
 from poetc.errors import InfeasibleError, LimitError, format_count
 from poetc.events import silent
 from poetc.planning.arena import ram_bytes
+from poetc.planning.kernels import KERNELS
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import BANK
 from poetc.planning.solution import Solution, cost_of_computing_once, everything
 from poetc.scheduling import (
-    MemoryPlan,
+    Compute,
     Move,
     PageIn,
     PageOut,
+    Paging,
     Problem,
     Schedule,
     ScheduleError,
@@ -34,7 +37,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Proof, Status
 from poetc.scheduling.scope import ANY
-from poetc.solvers.banks import Placed, place_in_banks, placement_bound, relaxed, unplaceable
+from poetc.solvers.banks import Order, Placed, place_in_banks, placement_bound, relaxed, unplaceable
 
 ONCE = "every operator once"
 WAITING = "tensors that wait for a reader compete with those that are read"
@@ -113,6 +116,7 @@ class _InBanks:
             solution = self._for_ram(budget_bytes, min(left_s, BANK.first_share * self.limit_s / 2), required=False)
             if solution is not None:
                 self._take(solution)
+        self._repeat(first)
         budget_bytes = first.problem.base_bytes + first.plan.arena_bytes
         for _ in range(BANK.tightenings):
             if self.best is not None or self.planner.left_s < -BANK.late * self.limit_s:
@@ -156,27 +160,73 @@ class _InBanks:
                 raise
             return None
 
-    def _take(self, plain: Solution) -> None:
-        """Keep `plain` with banks, if it packs and is the cheapest so far."""
+    def _repeat(self, first: Solution) -> None:
+        """Schedules with repeated operators: one more or one less, as long as that saves something."""
+        if self.problem.paging is not Paging.NONE:
+            return
+        base = first if self.best is None else self.best
+        actions = base.schedule.actions
+        executed = Counter(s.operator for s in actions if isinstance(s, Compute))
+        order = Order(self.problem, list(executed))
+        sizes = {
+            k: sum(self.problem.tensors[t].size_bytes for t in o.outputs) for k, o in enumerate(self.problem.operators)
+        }
+        choices = sorted((k for k in executed if order.away(k) is not None), key=lambda k: (-sizes[k], k))
+        least: int | None = None
+        repeats = frozenset[int]()
+
+        def is_better(trial: frozenset[int]) -> bool:
+            nonlocal least, repeats
+            schedule = replace(first.schedule, actions=order.repeating(trial))
+            cost = self._take(replace(first, schedule=schedule))
+            if cost is None or (least is not None and cost >= least):
+                return False
+            least, repeats = cost, trial
+            return True
+
+        is_better(repeats)
+        is_better(frozenset(k for k in choices if executed[k] > 1))
+        improves = True
+        while improves:
+            improves = False
+            for k in choices:
+                if self.planner.left_s < BANK.bound_share * self.limit_s:
+                    return
+                improves |= is_better(repeats ^ {k})
+
+    def _take(self, plain: Solution) -> int | None:
+        """Keep `plain` with banks, if it packs and is the cheapest so far. Its cost in banks, packed or not."""
         problem, schedule = self.planner.inner.fixed(self.problem, plain), plain.schedule
         if any(isinstance(s, Move) for s in schedule.actions):
             schedule = without_moves(plain.problem, schedule)
         pages = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.actions) else 0
+        first: int | None = None
         for copies in (True, False):
             rooms = [
                 b.budget_bytes - (problem.base_bytes + pages if k == 0 else 0) for k, b in enumerate(problem.banks)
             ]
             for _ in range(BANK.attempts):
                 placed = place_in_banks(
-                    problem, schedule, rooms, time_limit_s=BANK.place_share * self.limit_s, copies=copies
+                    problem,
+                    schedule,
+                    rooms,
+                    time_limit_s=BANK.place_share * self.limit_s,
+                    copies=copies,
+                    kernels=[(o, *o.low_workspace) for o in self.problem.operators],
                 )
                 if placed is None:
                     break
-                packed, plan = self._packed(problem, schedule, placed, plain.proof)
-                if packed is None or plan is None:
+                if KERNELS.is_open(self.problem):
+                    plain = plain.with_choice(KERNELS.name, placed.kernels)
+                    problem = self.planner.inner.fixed(self.problem, plain)
+                packed = self._in_banks(problem, schedule, placed, plain.proof)
+                if packed is None:
                     break
-                if self.best is not None and packed.proof.objective >= self.best.cost:
-                    return
+                cost = packed.proof.objective
+                first = cost if first is None else first
+                if self.best is not None and cost >= self.best.cost:
+                    return first
+                plan = pack(problem, packed, stop_at=max(self.planner.stop_at, time.monotonic() + 1.0))
                 excess = [
                     use.arena_bytes + (problem.base_bytes if k == 0 else 0) - bank.budget_bytes
                     for k, (use, bank) in enumerate(zip(plan.banks, problem.banks, strict=True))
@@ -184,14 +234,13 @@ class _InBanks:
                 if max(excess) <= 0:
                     placed_here = Solution(problem=problem, schedule=packed, plan=plan, choices=plain.choices)
                     self.best = placed_here.with_choice(Banks.name, placed.banks)
-                    return
+                    return first
                 rooms = [room - max(0, over) for room, over in zip(rooms, excess, strict=True)]
                 if min(rooms) < 0:
                     break
+        return first
 
-    def _packed(
-        self, problem: Problem, schedule: Schedule, placed: Placed, proof: Proof
-    ) -> tuple[Schedule | None, MemoryPlan | None]:
+    def _in_banks(self, problem: Problem, schedule: Schedule, placed: Placed, proof: Proof) -> Schedule | None:
         """The schedule in its banks, with its own cost; None where it is too late or does not fit."""
         placed_schedule = replace(
             schedule,
@@ -204,14 +253,12 @@ class _InBanks:
         try:
             trace = trace_of(problem, placed_schedule)
         except ScheduleError:
-            return None, None
+            return None
         if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
-            return None, None
+            return None
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
         own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
-        placed_schedule = replace(placed_schedule, proof=own)
-        stop_at = max(self.planner.stop_at, time.monotonic() + 1.0)
-        return placed_schedule, pack(problem, placed_schedule, stop_at=stop_at)
+        return replace(placed_schedule, proof=own)
 
     def _proven(self, best: Solution, proof: Proof) -> Solution:
         """`best` with the bound of the relaxation for all RAM."""

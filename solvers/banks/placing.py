@@ -20,10 +20,12 @@ from poetc.scheduling import (
     Compute,
     Free,
     Move,
+    OperatorSpec,
     PageIn,
     PageOut,
     Problem,
     Schedule,
+    Variant,
     state_chains,
     verify_parts,
 )
@@ -35,6 +37,7 @@ MOST_ENTRIES = 2_000_000  # of a MIP that is tried
 LEAST_ABSENCE = 2  # actions from one access to the next, of a tensor that is copied to another bank meanwhile
 
 Columns = list[int]  # one a bank: 1 in the one that is chosen
+Kernels = Sequence[OperatorSpec | Variant]
 Pair = tuple[int, int]  # an input, and the output in place of it
 
 
@@ -47,6 +50,7 @@ class Placed:
 
     banks: tuple[int, ...]
     workspace_banks: tuple[int, ...]
+    kernels: tuple[int, ...]  # the number of each operator's
     actions: tuple[Action, ...]
     bound: float
 
@@ -81,12 +85,18 @@ def objective_of(problem: Problem, time_ps: int, energy_fj: int) -> float:
 
 
 def place_in_banks(
-    problem: Problem, schedule: Schedule, budgets: Sequence[int], *, time_limit_s: float, copies: bool = True
+    problem: Problem,
+    schedule: Schedule,
+    budgets: Sequence[int],
+    *,
+    time_limit_s: float,
+    copies: bool = True,
+    kernels: Sequence[Kernels] = (),
 ) -> Placed | None:
     """Banks for `schedule`, a schedule of `problem` without its banks, that has no moves. None if nothing is found.
 
     `budgets`: of the banks, base and page buffer left out, in bytes. The deadline of the problem counts where transfers
-    do not overlap compute.
+    do not overlap compute. `kernels`: of each operator, with the one of the problem among them; none: that one alone.
     """
     slack_ps = None
     if problem.deadline_ns is not None:
@@ -94,14 +104,22 @@ def place_in_banks(
         slack_ps = 1000 * (problem.deadline_ns - alone.time_ns - len(schedule.actions))  # an action rounds up
         if slack_ps < 0:
             return None
-    return _Placement(problem, schedule, budgets, copies=copies, slack_ps=slack_ps).solve(time_limit_s)
+    return _Placement(problem, schedule, budgets, kernels, copies=copies, slack_ps=slack_ps).solve(time_limit_s)
 
 
 class _Placement:
     def __init__(
-        self, problem: Problem, schedule: Schedule, budgets: Sequence[int], *, copies: bool, slack_ps: int | None
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        budgets: Sequence[int],
+        kernels: Sequence[Kernels],
+        *,
+        copies: bool,
+        slack_ps: int | None,
     ) -> None:
         self.problem, self.budgets, self.copies, self.slack_ps = problem, budgets, copies, slack_ps
+        self.kernels = list(kernels) or [(o,) for o in problem.operators]
         self.state = {t: chain[0] for chain in state_chains(problem) for t in chain}
         self.steps = [s for s in schedule.actions if not isinstance(s, Free)]
         self.stays = list[_Stay]()
@@ -115,7 +133,7 @@ class _Placement:
         self.mip, self.times = Mip(), dict[int, float]()
         self.held: dict[tuple[int, int], dict[int, float]] = {}  # by bank and step, bytes by column
         self.first: dict[int, Columns] = {}  # by tensor, or by the first version of state: where it arrives
-        self.workspaces: dict[int, Columns] = {}  # by operator
+        self.workspaces: dict[int, list[Columns]] = {}  # by operator, one a kernel
         self.places: list[list[Columns]] = []  # by stay and access
         self.absent: list[tuple[int, Columns]] = []  # stays with columns between two accesses
         self.copied: list[tuple[int, int, int, int]] = []  # column, next step, tensor, bank
@@ -175,7 +193,7 @@ class _Placement:
             held[max(0, stay.start - 1)] += stay.size_bytes  # a copy
         for step, action in enumerate(self.steps):
             if isinstance(action, Compute):
-                held[step] += self.problem.operators[action.operator].workspace_bytes
+                held[step] += max(v.workspace_bytes for v in self.kernels[action.operator])
         return [set(np.flatnonzero(2 * held > budget).tolist()) for budget in self.budgets]
 
     def solve(self, time_limit_s: float) -> Placed | None:
@@ -186,7 +204,7 @@ class _Placement:
                 self._workspace(step, action.operator)
                 self._in_place(step, action)
         mip = self.mip
-        scale = COST_SCALE / max(1.0, sum(mip.cost))
+        scale = COST_SCALE / max(1.0, sum(map(abs, mip.cost)))
         mip.cost = [c * scale for c in mip.cost]
         for (bank, _), held in self.held.items():
             mip.row(list(held), [v / UNIT for v in held.values()], upper=self.budgets[bank] / UNIT)
@@ -195,7 +213,7 @@ class _Placement:
         values, bound = self._greedy(), 0.0
         if mip.entries <= MOST_ENTRIES:
             answer = mip.solve(time_limit_s=max(0.1, time_limit_s), max_nodes=MAX_NODES, gap=GAP, start=values)
-            bound = max(0.0, answer.bound / scale)
+            bound = answer.bound / scale
             if answer.values is not None:
                 values = dict(enumerate(answer.values.tolist()))
         return None if values is None else self._placed(values, bound)
@@ -269,12 +287,21 @@ class _Placement:
                 self.mip.row([*columns, end[bank]], [*[1.0] * len(columns), -1.0], 0.0, 0.0)
 
     def _workspace(self, step: int, k: int) -> None:
-        size = self.problem.operators[k].workspace_bytes
-        if size:
-            if k not in self.workspaces:
-                self.workspaces[k] = self._choice()
-            self._add_access(self.workspaces[k], size, size)
-            self._hold(self.workspaces[k], size, step, step)
+        """One of the kernels of operator `k`, with its workspace in a bank."""
+        operator, kernels = self.problem.operators[k], self.kernels[k]
+        if not any(v.workspace_bytes for v in kernels):
+            return
+        if k not in self.workspaces:
+            self.workspaces[k] = [[self.mip.column() for _ in self.banks] for _ in kernels]
+            columns = list(itertools.chain(*self.workspaces[k]))
+            self.mip.row(columns, [1.0] * len(columns), 1.0, 1.0)
+        for v, columns in zip(kernels, self.workspaces[k], strict=True):
+            self._add_access(columns, v.workspace_bytes, v.workspace_bytes)
+            for column in columns:
+                more_ns, more_pj = v.time_ns - operator.time_ns, v.energy_pj - operator.energy_pj
+                self._add_price(column, 1000 * more_ns, 1000 * more_pj)
+            if v.workspace_bytes:
+                self._hold(columns, v.workspace_bytes, step, step)
 
     def _in_place(self, step: int, action: Compute) -> None:
         """Outputs in place of inputs: they have one bank, and share their bytes."""
@@ -317,6 +344,16 @@ class _Placement:
             )
         )
 
+    def _kernel(self, k: int) -> int:
+        """The number of the kernel that the problem has."""
+        own = self.problem.operators[k]
+        numbers = (own.workspace_bytes, own.time_ns, own.energy_pj)
+        kernels = self.kernels[k]
+        return next(
+            (n for n, v in enumerate(kernels) if (v.workspace_bytes, v.time_ns, v.energy_pj) == numbers),
+            len(kernels) - 1,
+        )
+
     def _place(self, s: int, step: int) -> Columns:
         return self.places[s][self.stays[s].accesses.index(step)]
 
@@ -354,11 +391,10 @@ class _Placement:
             held[find(s)][step] -= self.stays[s].size_bytes
             if (step, (i, o)) in self.shared:
                 columns[find(s)].append(self.shared[step, (i, o)])
-        for k, own_columns in self.workspaces.items():
-            group = len(self.stays) + k
-            size = self.problem.operators[k].workspace_bytes
+        for k, of_kernels in self.workspaces.items():
+            group, size = len(self.stays) + k, self.problem.operators[k].workspace_bytes
             held[group] = {n: size for n, a in enumerate(self.steps) if isinstance(a, Compute) and a.operator == k}
-            columns[group] = [own_columns]
+            columns[group] = [of_kernels[self._kernel(k)]]
         cost = {
             g: [sum(self.mip.cost[c[b]] for c in {tuple(c) for c in cs}) for b in self.banks]
             for g, cs in columns.items()
@@ -374,7 +410,8 @@ class _Placement:
             chosen = self._in_order(order, held, cost)
             if chosen is not None:
                 values = {c: 0.0 for of_bank in columns.values() for cs in of_bank for c in cs}
-                values |= {c: 0.0 for cs in self.shared.values() for c in cs}
+                others = itertools.chain(self.shared.values(), *self.workspaces.values())
+                values |= {c: 0.0 for cs in others for c in cs}
                 values |= {cs[chosen[g]]: 1.0 for g, of_group in columns.items() for cs in of_group}
                 time_ps = sum(self.times.get(c, 0.0) for c, value in values.items() if value)
                 if self.slack_ps is None or time_ps <= self.slack_ps:
@@ -405,9 +442,10 @@ class _Placement:
 
         keys = [self.state.get(t, t) for t in range(len(self.problem.tensors))]
         banks = tuple(bank_of(self.first[key]) if key in self.first else 0 for key in keys)
-        workspace_banks = [
-            bank_of(self.workspaces[k]) if k in self.workspaces else 0 for k in range(len(self.problem.operators))
-        ]
+        kernels, workspace_banks = [self._kernel(k) for k in range(len(self.kernels))], [0] * len(self.kernels)
+        for k, of_kernels in self.workspaces.items():
+            kernels[k] = max(range(len(of_kernels)), key=lambda n, own=of_kernels: (max(values[c] for c in own[n]), -n))  # type: ignore[misc]
+            workspace_banks[k] = bank_of(of_kernels[kernels[k]])
         copies: dict[int, list[Action]] = {}
         for column, step, t, bank in self.copied:
             if values.get(column, 0.0) > 0.5:
@@ -433,7 +471,7 @@ class _Placement:
             left = (self.reads[step][i] for i, _ in action.in_place)
             actions += [Free(self.stays[s].tensor) for s in left if s not in now]
         actions += [Free(self.stays[s].tensor) for s in self.frees[-1] if s not in taken]
-        return Placed(banks, tuple(workspace_banks), tuple(actions), bound)
+        return Placed(banks, tuple(workspace_banks), tuple(kernels), tuple(actions), bound)
 
     def _are_together(self, step: int, pair: Pair, bank_of: Callable[[Columns], int]) -> bool:
         i, o = pair
