@@ -229,6 +229,8 @@ class _Model:
         self._inputs_of_repeats()
         for k in self.instants:
             self._in_place(k)
+        for r, t, k in self._late_repeats():
+            self._room_of_repeat(r, t, k)
         self._links()
         for k in self.instants:
             self._room(k)
@@ -389,6 +391,84 @@ class _Model:
             if len(group) > 1:
                 self.mip.row(group, [1.0] * len(group), upper=1.0)
 
+    def _late_repeats(self) -> Iterator[tuple[int, int, int]]:
+        """A reader, a large tensor that it reads, and the maker of another of its operands: an instant before it."""
+        if not self.graph.stays:
+            return
+        for r, operator in enumerate(self.problem.operators):
+            for t in sorted(set(operator.inputs)):
+                if t in self.graph.state or t not in self.graph.maker or self._size(t) < WHOLE * self.room:
+                    continue
+                makers = {self.graph.maker[i] for i in operator.inputs if i in self.graph.maker} - {self.graph.maker[t]}
+                for k in sorted(makers & self.looked_at):
+                    if self.at.get((k, t), (0, None))[1] is not None:
+                        yield r, t, k
+
+    def _room_of_repeat(self, r: int, t: int, k: int) -> None:
+        """Where `t` is nowhere at `k`, its maker is executed again after `k` and before `r`, which reads it.
+
+        The cheap banks then have its operands, and tensors that were there after `k` and are read by `r` or later.
+        """
+        graph, maker = self.graph, self.graph.maker[t]
+        operator, repeated = self.problem.operators[maker], self.at[k, t][1]
+        assert repeated is not None
+        own = {*self.problem.operators[k].inputs, *self.problem.operators[k].outputs}
+
+        def is_late(w: int) -> bool:
+            later = any(j == r or graph.precedes(r, j) for j in graph.readers.get(w, ()))
+            return later or self.problem.tensors[w].final == "ram"
+
+        there = {*own, *graph.waiting(k)} - set(graph.state)
+        late = sorted(w for w in there if self._size(w) >= WHOLE * self.room and is_late(w))
+        operands = {*operator.inputs, *operator.outputs} - set(graph.state)
+        # An output may be in place of an input, which has to come back if it is read later.
+        inputs: dict[int, set[int]] = {}
+        for pair in operator.in_place:
+            inputs.setdefault(pair.output, set()).add(pair.input)
+        free = {o for o, taken in inputs.items() if not taken <= set(late)}
+        total = sum(map(self._size, {*self.state, *operands, *late} - free))
+        if total <= self.room:
+            return
+        terms: Terms = [(column, float(self._size(w))) for w, column in self.state.items()]
+        terms += [
+            (self._repeat_dear(maker, w), float(self._size(w)))
+            for w in sorted(operands - free)
+            if w not in late or w in operator.outputs
+        ]
+        for w in late:
+            if w in operator.outputs:
+                continue
+            dear, nowhere = self._late(k, r, w)
+            terms.append((dear, float(self._size(w))))
+            if w in operator.inputs:
+                self._row([(dear, 1.0), (repeated, 1.0)], (self._repeat_dear(maker, w),), upper=1.0)
+                if nowhere is not None:
+                    self._row([(nowhere, 1.0), (repeated, 1.0)], (), upper=1.0)
+            elif nowhere is not None:
+                terms.append((nowhere, float(self._size(w))))
+        for o in sorted(set(inputs) - free):
+            ways = {way for i in inputs[o] for way in self._ways_back(k, i)}
+            if ways:
+                column = self._column(size_bytes=self._size(o))
+                self._row([(column, 1.0)], sorted(ways))
+                terms.append((column, float(self._size(o))))
+        terms = [(c, v / UNIT) for c, v in terms] + [(repeated, (self.room - total) / UNIT)]
+        self.mip.row([c for c, _ in terms], [v for _, v in terms], lower=0.0)
+
+    def _late(self, k: int, r: int, w: int) -> At:
+        """Where a tensor is at an instant between `k` and `r`."""
+        dear, nowhere = self._column(size_bytes=self._size(w)), None
+        ways = self._ways_back(k, w)
+        if ways:
+            nowhere = self._column(size_bytes=self._size(w))
+            self._row([(dear, 1.0), (nowhere, 1.0)], (), upper=1.0)
+            self._row([(nowhere, 1.0)], ways)
+        self._between(k, self._at(k, w), (dear, nowhere), w)
+        for j in self.graph.accesses(w):
+            if j == r or self.graph.precedes(r, j):
+                self._between(k, (dear, nowhere), self._at(j, w), w)
+        return dear, nowhere
+
     def _links(self) -> None:
         """Between an instant and the accesses next to it, and from one access to the next, copies have their price."""
         graph = self.graph
@@ -412,7 +492,11 @@ class _Model:
 
     def _link(self, k: int, j: int, t: int) -> None:
         """Of a tensor at `k` and then at `j`."""
-        (dear_k, nowhere_k), (dear_j, nowhere_j) = self._at(k, t), self._at(j, t)
+        self._between(k, self._at(k, t), self._at(j, t), t)
+
+    def _between(self, k: int, at_k: At, at_j: At, t: int) -> None:
+        """A tensor that is elsewhere than it was, some time after `k` began, was copied, paged or made again."""
+        (dear_k, nowhere_k), (dear_j, nowhere_j) = at_k, at_j
         maker = self.graph.maker.get(t)
         again, page = None if maker is None else self._repeat_after(k, maker), self._page(t)
         dear_again = None if maker is None or again is None else self._repeat_dear(maker, t)
