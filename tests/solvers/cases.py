@@ -26,7 +26,7 @@ from poetc.solvers.poetc.bounds.spread import spread_cuts
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.placement.search import bound_of_any_placement
 from tests.support.oracle import Optimum, optimum
-from tests.support.problems import random_dag, training_problem, with_budget
+from tests.support.problems import ProblemBuilder, random_dag, training_problem, with_budget
 from tests.support.ram import order_free_bound_bytes
 
 
@@ -67,6 +67,40 @@ def worn(seed: int) -> tuple[Problem, Optimum | None] | None:
     else:
         problem = dataclasses.replace(problem, store_capacity_bytes=there + limit)
     return problem, optimum(problem)
+
+
+def paired(seed: int) -> tuple[Problem, Optimum] | None:
+    """A chain of operators, then some that read two tensors each, with pages that are dear and RAM for little more than
+    one operator. So it matters which operand can be made beside another one. None where nothing fits, or it takes too
+    long to find the optimum.
+    """
+    random = Random(seed)
+    b = ProblemBuilder(random, paging=True)
+    there = [b.tensor("x", 1, initial="ram")]
+    operators = random.randint(5, 7)
+    for k in range(operators):
+        if k < 3:
+            inputs = [there[-1] if random.random() < 0.7 else random.choice(there)]
+        else:
+            inputs = random.sample(there[1:], 2 if random.random() < 0.8 else 1)
+            if random.random() < 0.5 and there[-1] not in inputs:
+                inputs[0] = there[-1]
+        output = b.tensor(f"t{k}", random.choice((1, 3, 4, 5, 6)), final="ram" if k == operators - 1 else "")
+        alike = [t for t in inputs[:1] if t > 0 and b.tensors[t].size_bytes == b.tensors[output].size_bytes]
+        pairs = [InPlace(input=t, output=output) for t in alike if random.random() < 0.5]
+        b.operator(f"op{k}", inputs, (output,), in_place=pairs)
+        there.append(output)
+    times = random.choice((1, 5, 20))
+    tensors = (
+        dataclasses.replace(t, page_out_pj=times * t.page_out_pj, page_in_pj=times * t.page_in_pj) for t in b.tensors
+    )
+    problem = dataclasses.replace(b.problem("paired"), tensors=tuple(tensors))
+    problem = with_budget(problem, random.choice((0, 0, 0.05, 0.1, 0.2)))
+    try:
+        best = optimum(problem, max_states=60_000)
+    except RuntimeError:  # too many states
+        return None
+    return None if best is None else (problem, best)
 
 
 def with_state(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]] | None:
@@ -118,12 +152,13 @@ def with_state(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]
 
 
 def invalid_bounds(seed: int) -> list[str] | None:
-    """Of relaxations of `with_state(seed)` for one cut anywhere and for several, those that claim more than an optimum,
-    or that there is none; None where there is no such problem.
+    """Relaxations of `with_state(seed)`, for one cut anywhere and for several, and of `paired(seed)` that claim more than
+    an optimum, or that there is none; None where there is no such problem.
     """
-    found = with_state(seed)
+    pair, found = paired(seed), with_state(seed)
+    wrong = [] if pair is None else _wrong_of_pair(seed, *pair)
     if found is None:
-        return None
+        return None if pair is None else wrong
     problem, optima = found
     random, n = Random(seed), len(problem.operators)
     several = [random.sample(range(n), 2) for _ in range(3)] + [random.sample(range(n), 3)]
@@ -131,7 +166,6 @@ def invalid_bounds(seed: int) -> list[str] | None:
     best = min((o for o in optima.values() if o is not None), key=lambda o: o.cost, default=None)
     anywhere = None if best is None else best.cost
     in_ram = optima[frozenset()]
-    wrong = []
     if anywhere is not None:
         bound = bound_of_large(problem, math.inf, chains=chains).bound
         if bound > anywhere:
@@ -165,6 +199,15 @@ def invalid_bounds(seed: int) -> list[str] | None:
                 relaxation = CutModel(fixed, cuts, between=True, ties=ties).solve(time_limit_s=60)
                 if relaxation.infeasible or relaxation.bound > in_ram.cost:
                     wrong.append(f"seed {seed}, cuts {cuts}, ties {ties}: {relaxation.bound} > {in_ram.cost}")
+    return wrong
+
+
+def _wrong_of_pair(seed: int, problem: Problem, best: Optimum) -> list[str]:
+    wrong = []
+    for cuts, lp in itertools.product(((), tuple(range(len(problem.operators)))), (False, True)):
+        relaxation = GapModel(Model(problem), cuts).solve(time_limit_s=60, relax=lp)
+        if relaxation.infeasible or relaxation.bound > best.cost:
+            wrong.append(f"seed {seed}, pairs of operands, {len(cuts)} cuts: {relaxation.bound} > {best.cost}")
     return wrong
 
 

@@ -17,6 +17,9 @@ The rows are:
 RAM at each first execution is its working set, the S of cuts, and the K of each tensor that is not its operand. An
 operator that runs again between a and b has its working set beside every tensor that stays from a to b.
 
+Two operands of one operator are in RAM at the same time. If neither can be made beside the other, one is paged in, or
+something from which one of them is made: the I of their gaps add up to 1. See `_together`.
+
 Relaxations of `cuts` count a tensor once a stage, however often the stage reads it. Here every reader has its own gap.
 """
 
@@ -104,6 +107,7 @@ class GapModel(CutModel):
             operands = frozenset((*model.inputs[v], *model.outputs[v]))
             room = self.capacity - self.fixed_bytes(v, operands) - working_set_bytes(model, v)
             self.ram_row(list(self.kept[v]), [float(size) for size in self.kept[v].values()], room)
+            self._together(v)
         if self.in_ram:  # other tensors are there too when a step begins
             room = model.capacity - sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
             self.ram_row(list(self.in_ram.values()), [float(model.size[t]) for t in self.in_ram], room)
@@ -184,14 +188,17 @@ class GapModel(CutModel):
                 mip.row([times, *runs], [1.0, *[-1.0] * len(runs)], lower=0.0)
         operands = {*model.inputs[v], *model.outputs[v]}
         needed = float(working_set_bytes(model, v))
+        pairs = list(itertools.combinations([u for u in model.inputs[v] if self.of_tensor[u]], 2))
         start, end, size, stays, of = self.staying.T
-        always = self.always
         for gap in gaps:
             for u in model.inputs[v]:
                 self._operand(gap, u)
+            for x, y in pairs:
+                loads = None if self._fits({x, y}, gap.start) else self._loads(x, y, gap)
+                if loads is not None:
+                    mip.row([gap.run, *loads], [1.0, *[-1.0] * len(loads)], upper=0.0)
             beside = (start <= gap.start) & (end >= gap.end) & ~np.isin(of, list(operands))
-            first, last = gap.start + 1, gap.end
-            fixed = sum(size for t, a, b, size in always if a <= first and b >= last and t not in operands)
+            fixed = self._always(gap.start + 1, gap.end, operands)
             if fixed + needed > self.capacity:
                 mip.upper[gap.run] = 0.0
             few = needed < SPREAD.again_share * self.capacity or mip.entries > SPREAD.most_again_entries
@@ -199,6 +206,79 @@ class GapModel(CutModel):
                 continue
             index, value = stays[beside].tolist(), size[beside].astype(float).tolist()
             self.ram_row([gap.run, *index], [needed, *value], self.capacity - fixed)
+
+    def _together(self, v: int) -> None:
+        """Add the rows for operands of `v` of which none can be made beside the other: something is paged in.
+
+        Let `x` be the one whose gap starts first, at a, and `y` the other one, whose gap starts at b. Either `x` is in
+        RAM from b on, and `y` with it. Or the last of the two that comes finds the other one in RAM.
+        """
+        ending = [gap for t in self.model.inputs[v] for gap in self.of_tensor[t] if gap.end == v]
+        for x, y in itertools.combinations(sorted(ending, key=lambda gap: gap.start), 2):
+            loads = self._loads(x.t, y.t, y)
+            if loads is None:
+                continue
+            if x.start == y.start:
+                for gap in (x, y):
+                    self._require(loads + [gap.stays] * (gap.stays >= 0))
+            else:
+                self._require(loads + [y.stays] * (y.stays >= 0 and self._fits({x.t, y.t}, y.start)))
+
+    def _loads(self, x: int, y: int, gap: Gap) -> list[int] | None:
+        """Columns of page-ins of which one is 1, if neither of two tensors can be made beside the other.
+
+        Both are in RAM some time in the gap, and come after its start. None where they can come without a page-in.
+        """
+        first = self._paged_beside(x, y, gap)
+        second = None if first is None else self._paged_beside(y, x, gap)
+        if first is None or second is None:
+            return None
+        gaps = [g for t in {x, y, *first, *second} for g in self.of_tensor[t]]
+        return sorted({g.load for g in gaps if g.load >= 0 and g.start < gap.end and g.end > gap.start})
+
+    def _paged_beside(self, t: int, other: int, gap: Gap, depth: int = SPREAD.chain) -> set[int] | None:
+        """Tensors of which one is paged in, in the gap, if `t` is made beside `other`; None if that is not implied.
+
+        Neither of the two is paged in there. An operand u of the maker of `t` comes in the gap as well, if it cannot be
+        in RAM where that starts. `other` is there by then, if it cannot be made beside u. So u is made beside it, or
+        paged in.
+        """
+        model, maker = self.model, self.model.producer[t]
+        if maker < 0 or not model.recomputable[maker]:
+            return set()
+        if not self._executes(maker, other, gap):
+            return set()
+        if depth:
+            for u in model.inputs[maker]:
+                if not self.of_tensor[u] or u == other or self._fits({u}, gap.start):
+                    continue
+                if self._executes(model.producer[other], u, gap):
+                    continue
+                paged = self._paged_beside(u, other, gap, depth - 1)
+                if paged is not None:
+                    return {u, *paged}
+        return None
+
+    def _executes(self, v: int, t: int, gap: Gap) -> bool:
+        """Whether `v` can be executed again beside `t`, some time in the gap."""
+        if v < 0 or not self.model.recomputable[v]:
+            return False
+        operands = {*self.model.inputs[v], *self.model.outputs[v]}
+        fixed = self._always(gap.start + 1, gap.end, operands | {t})
+        return t in operands or working_set_bytes(self.model, v) + self.model.size[t] + fixed <= self.capacity
+
+    def _fits(self, tensors: set[int], v: int) -> bool:
+        """Whether these tensors can be in RAM while `v` is first executed; at the start of the step they can."""
+        if v < 0:
+            return True
+        operands = {*self.model.inputs[v], *self.model.outputs[v]}
+        more = sum(self.model.size[u] for u in tensors - operands)
+        fixed = self.fixed_bytes(v, frozenset(operands | tensors))
+        return working_set_bytes(self.model, v) + more + fixed <= self.capacity
+
+    def _always(self, first: int, last: int, operands: set[int]) -> int:
+        """The bytes of pinned tensors, but for `operands`, that are in RAM from one operator to another."""
+        return sum(size for t, a, b, size in self.always if a <= first and b >= last and t not in operands)
 
     def _operand(self, gap: Gap, u: int) -> None:
         """Where `gap.run` is 1, `u` is in RAM some time between the gap's points, after a first execution or before."""

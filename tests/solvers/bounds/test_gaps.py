@@ -18,7 +18,7 @@ from poetc.solvers.poetc.bounds.spread import best_spread, spread_cuts
 from poetc.solvers.poetc.placement.relaxation import open_model
 from poetc.solvers.poetc.search.plans import lazy_codes
 from poetc.solvers.poetc.settings import SPREAD
-from tests.solvers.cases import case, with_state, worn
+from tests.solvers.cases import case, paired, with_state, worn
 from tests.support.problems import training_problem, with_budget
 
 
@@ -36,6 +36,28 @@ def test_no_bound_exceeds_an_optimum(first: int) -> None:
                 for lp in (False, True):
                     relaxation = GapModel(Model(problem), cuts).solve(time_limit_s=60, relax=lp)
                     assert not relaxation.infeasible and relaxation.bound <= best.cost, (seed, cuts, lp)
+
+
+def test_operands_that_cannot_be_made_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows for them raise bounds, and none above an optimum."""
+    checked = raised = 0
+    for seed in range(40):
+        asked = paired(seed)
+        if asked is None:
+            continue
+        problem, best = asked
+        for cuts in ((), tuple(range(len(problem.operators)))):
+            bounds = []
+            for rows in (True, False):
+                with monkeypatch.context() as patch:
+                    if not rows:
+                        patch.setattr(GapModel, "_loads", lambda *_: None)
+                    relaxation = GapModel(Model(problem), cuts).solve(time_limit_s=60)
+                assert not relaxation.infeasible and relaxation.bound <= best.cost, (seed, cuts, rows)
+                bounds.append(relaxation.bound)
+            checked += 1
+            raised += bounds[0] > bounds[1]
+    assert checked >= 60 and raised >= 5
 
 
 def test_no_bound_for_any_placement_exceeds_an_optimum() -> None:
