@@ -152,8 +152,8 @@ def with_state(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]
 
 
 def invalid_bounds(seed: int) -> list[str] | None:
-    """Relaxations of `with_state(seed)`, for one cut anywhere and for several, and of `paired(seed)` that claim more than
-    an optimum, or that there is none; None where there is no such problem.
+    """Relaxations of `with_state(seed)` and of `paired(seed)`, for one cut anywhere and for several, that claim more
+    than an optimum, or that there is none; None where there is no such problem.
     """
     pair, found = paired(seed), with_state(seed)
     wrong = [] if pair is None else _wrong_of_pair(seed, *pair)
