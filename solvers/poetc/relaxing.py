@@ -123,16 +123,17 @@ class Relaxing:
         known, cost, free = self.solving.bound, self.solving.known_cost, small_tensors(self.model)
 
         def task(stop: threading.Event | None = None) -> Rung | None:
-            work_s, solved_with = SPREAD.work_share * self.options.work_limit_s, dict[tuple[int, bool], Solved]()
+            left_s, solved_with = SPREAD.work_share * self.options.work_limit_s, dict[tuple[int, bool], Solved]()
 
             def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
-                spent_s = sum(solved.work_s for solved in solved_with.values())
-                over = spent_s >= (SPREAD.lp_share if lp else 1.0) * work_s or self.race.out_of_time
-                if over or (stop is not None and stop.is_set()):
+                nonlocal left_s
+                if left_s <= 0 or self.race.out_of_time or (stop is not None and stop.is_set()):
                     return None
                 effort = SPREAD.effort
-                task = self.task(cuts, gaps=True, lp=lp, bound=known, cost=cost, free=free, effort=effort)
-                solved_with[len(cuts), lp] = solved = task(stop)
+                solved = self.task(cuts, gaps=True, lp=lp, bound=known, cost=cost, free=free, effort=effort)(stop)
+                solved_with[len(cuts), lp] = solved
+                proven = solved.relaxation is not None and solved.relaxation.bound >= cost * (1 - self.solving.gap)
+                left_s = 0.0 if proven else left_s - solved.work_s
                 return solved.relaxation
 
             best = best_spread(self.model, relax)

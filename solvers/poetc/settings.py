@@ -151,7 +151,6 @@ class SpreadSettings:
     chain: int = 4  # operators in a row that would run again beside a tensor, which shows that they cannot
     work_share: float = 0.15  # of the work limit: no relaxation begins once so much is spent
     coarse_share: float = 0.6  # of that work, while small state is no decision
-    lp_share: float = 0.5  # of that work: no LP begins once so much is spent
     effort: int = 4  # times the work on another relaxation, for a MIP
 
 

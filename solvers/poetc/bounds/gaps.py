@@ -17,8 +17,8 @@ The rows are:
 RAM at each first execution is its working set, the S of cuts, and the K of each tensor that is not its operand. An
 operator that runs again between a and b has its working set beside every tensor that stays from a to b.
 
-Two operands of one operator are in RAM at the same time. If neither can be made beside the other, something is paged
-in: one of the two, or a tensor from which one of them is made. The I of their gaps add up to 1. See `_together`.
+Two operands of one operator are in RAM at the same time. If neither can be made beside the other, one of them is paged
+in, or a tensor from which one is made. The I of their gaps add up to 1 at least. See `_together`.
 
 Relaxations of `cuts` count a tensor once a stage, however often the stage reads it. Here every reader has its own gap.
 """

@@ -1,8 +1,8 @@
 """Cuts spread over the whole step, for budgets that hold few large tensors at once.
 
 There one cut proves little, wherever it stands: a schedule pages and recomputes again and again. A relaxation with a
-cut in each of some stretches counts all of that. Too many cuts prove less again, since LPs make tensors by halves; so
-LPs choose their number. Small tensors take no room, which leaves a MIP that HiGHS solves to the end.
+cut in each of some stretches counts all of that. More cuts prove more, until HiGHS no longer solves their MIP. Small
+tensors take no room, which keeps the MIP small.
 """
 
 from __future__ import annotations
@@ -41,27 +41,19 @@ def spread_cuts(model: Model, count: int) -> tuple[int, ...]:
 def best_spread(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxation | None]) -> Relaxation | None:
     """The relaxation with spread cuts that proves the most; None where there is none.
 
-    LPs of more and more cuts are solved until two in turn prove less, then the MIP of the best LP. MIPs of more cuts
-    follow as long as they are solved to the end, likewise. Where no MIP proves more, the best LP is the answer.
-    `relax`: solves a relaxation with these cuts, or its LP; None where it is too large, or no work is left.
+    The LP of the fewest cuts comes first, since it is solved soon. Then MIPs with more and more cuts are solved until
+    two in turn prove no more. `relax`: solves a relaxation with these cuts, or its LP; None where it is too large, or
+    no work is left.
     """
-
-    def growing(counts: Sequence[int], lp: bool) -> Relaxation | None:
-        best, worse = None, 0
-        for count in counts:
-            relaxation = relax(spread_cuts(model, count), lp)
-            if relaxation is None or relaxation.infeasible:
-                break
-            worse = 0 if best is None or relaxation.bound > best.bound else worse + 1
-            best = relaxation if worse == 0 else best
-            if worse == SPREAD.patience or not (lp or relaxation.exact):
-                break
-        return best
-
     if model.n_ops * (model.n_tensors - len(small_tensors(model))) > SPREAD.most_pairs:
         return None
-    lp = growing(SPREAD.counts, True)
-    if lp is None:
-        return None
-    mip = growing([k for k in SPREAD.counts if k >= len(lp.cuts)], False)
-    return lp if mip is None or mip.bound < lp.bound else mip
+    best, worse = None, 0
+    for count, lp in [(k, True) for k in SPREAD.counts[:1]] + [(k, False) for k in SPREAD.counts]:
+        relaxation = relax(spread_cuts(model, count), lp)
+        if relaxation is None or relaxation.infeasible:
+            break
+        worse = 0 if best is None or relaxation.bound > best.bound else worse + 1
+        best = relaxation if worse == 0 else best
+        if worse == SPREAD.patience:
+            break
+    return best

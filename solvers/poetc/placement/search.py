@@ -94,6 +94,7 @@ class PlacementSearch:
             self.spent += spent_s
             self.impossible = bound == math.inf
             self.bound = max(self.bound, bound if bound < math.inf else 0.0)
+            self._report("state placement")
 
     def rest(self) -> None:
         """Let go of the last relaxation, which can take much memory, until the search goes on."""
@@ -340,8 +341,12 @@ class PlacementSearch:
             self.impossible = True
             return
         self.bound = max(self.bound, large.bound)
-        if self.progress is not None and self.least < math.inf:
-            self.progress(Event(stage="state placement", objective=int(self.least), bound=math.ceil(self.bound)))
+        self._report("state placement")
+
+    def _report(self, stage: str) -> None:
+        if self.progress is not None:
+            known = None if self.least == math.inf else int(self.least)
+            self.progress(Event(stage=stage, objective=known, bound=math.ceil(self.bound)))
 
     def _beside(self, task: Callable[[threading.Event], Relaxation]) -> Relaxation | None:
         """The relaxation of `task`, with a search beside it for schedules with the best placement so far.
@@ -375,10 +380,7 @@ class PlacementSearch:
         race.run(min(PLACEMENT.most_runs, int(work_s / 2 / (self.model.n_ops * WORK.run_s))), target)
         windows.run(work_s / 2, target)
         self._keep(stored, race)
-        if self.progress is not None:
-            self.progress(
-                Event(stage="best state placement so far", objective=int(self.least), bound=math.ceil(self.bound))
-            )
+        self._report("best state placement so far")
 
     def _keep(self, stored: frozenset[int], race: Race) -> None:
         incumbent = race.incumbent
@@ -487,9 +489,7 @@ class PlacementSearch:
             self._keep(stored, race)
         self.spent += race.runs * self.model.n_ops * WORK.run_s
         self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
-        if self.progress is not None:
-            known = None if self.least == math.inf else int(self.least)
-            self.progress(Event(stage="state placement", objective=known, bound=math.ceil(self.bound)))
+        self._report("state placement")
 
 
 def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, stop_at: float) -> int:
@@ -526,10 +526,9 @@ def bound_of_spread(
     """
     spent_s, least = 0.0, 0.0
 
-    def relax(cuts: tuple[int, ...], lp: bool, free: frozenset[int], began_s: float, share: float) -> Relaxation | None:
+    def relax(cuts: tuple[int, ...], lp: bool, free: frozenset[int], end_s: float) -> Relaxation | None:
         nonlocal spent_s, least
-        end_s = began_s + share * (SPREAD.lp_share if lp else 1.0) * (work_s - began_s)
-        if spent_s >= end_s or time.monotonic() >= stop_at:
+        if spent_s >= end_s or least >= cutoff or time.monotonic() >= stop_at:
             return None
         relaxed = GapModel(model, cuts, chains=chains, free=free)
         if relaxed.mip.entries > PLACEMENT.most_entries:
@@ -549,5 +548,6 @@ def bound_of_spread(
     coarse, fine = small_tensors(model), small_tensors(model, chains)
     for free, share in ((coarse, SPREAD.coarse_share), (fine, 1.0)) if coarse != fine else ((fine, 1.0),):
         if has_wide_gap(least, cutoff):
-            best_spread(model, functools.partial(relax, free=free, began_s=spent_s, share=share))
+            end_s = spent_s + share * (work_s - spent_s)
+            best_spread(model, functools.partial(relax, free=free, end_s=end_s))
     return least, spent_s

@@ -45,41 +45,29 @@ def test_small_tensors_are_below_their_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lps", "mips", "best"),
+    ("lp", "mips", "asked", "best"),
     [
-        ({4: 1, 8: 3, 12: 2, 16: 1, 24: 9}, {8: 5, 12: 4, 16: 4, 24: 9}, 5),  # two in turn prove no more: the end
-        ({4: 1, 8: 3, 12: 2, 16: 4, 24: 1, 32: 1}, {16: 5, 24: 6, 32: 8}, 8),
-        ({4: 3, 8: None}, {4: 4, 8: 7}, 7),  # an LP too large
-        ({4: None}, {}, None),
-        ({4: 3, 8: 2, 12: 1}, {4: None}, 3),  # no work is left for a MIP
-        ({4: 1, 8: 1, 12: 1}, {4: 2, 8: None}, 2),
+        (1, {4: 2, 8: 3, 12: 2, 16: 3, 24: 9}, 4, 3),  # two in turn prove no more: the end
+        (1, {4: 2, 8: 3, 12: 2, 16: 4, 24: 1, 32: 1}, 6, 4),
+        (1, {4: 3, 8: None}, 2, 3),  # it is too large, or no work is left
+        (1, {4: None}, 1, 1),
+        (None, {}, 0, None),
     ],
 )
-def test_lps_choose_where_mips_begin(
-    lps: dict[int, int | None], mips: dict[int, int | None], best: int | None, monkeypatch: pytest.MonkeyPatch
+def test_more_and_more_cuts_until_they_prove_no_more(
+    lp: int | None, mips: dict[int, int | None], asked: int, best: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, bool]] = []
+    seen: list[int] = []
     monkeypatch.setattr("poetc.solvers.poetc.bounds.spread.spread_cuts", lambda model, count: tuple(range(count)))
 
-    def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
-        asked.append((len(cuts), lp))
-        bound = (lps if lp else mips).get(len(cuts))
+    def relax(cuts: tuple[int, ...], as_lp: bool) -> Relaxation | None:
+        seen.append(len(cuts))
+        bound = lp if as_lp else mips[len(cuts)]
         return None if bound is None else Relaxation(cuts, bound, False, True, (), frozenset())
 
     result = best_spread(chain(0), relax)
     assert (None if result is None else result.bound) == best
-    assert [count for count, lp in asked if lp] == list(lps)[: sum(lp for _, lp in asked)]
-
-
-def test_a_mip_that_was_ended_is_the_last() -> None:
-    asked: list[bool] = []
-
-    def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation:
-        asked.append(lp)
-        return Relaxation(cuts, 1.0, False, lp, (), frozenset())
-
-    assert best_spread(chain(0), relax) is not None
-    assert asked.count(False) == 1
+    assert seen == [4, *list(mips)[:asked]]
 
 
 @pytest.mark.parametrize(("budget", "asked"), [(0.05, True), (0.95, False)])
