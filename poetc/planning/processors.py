@@ -51,6 +51,7 @@ from poetc.scheduling.scope import ANY, Option, Repetition, Scope
 from poetc.solvers.processors import (
     Placement,
     Relaxed,
+    are_equal,
     as_ready,
     can_search,
     context_switches,
@@ -80,6 +81,9 @@ PATIENCE = 3  # times that share of the time, on the clock
 LEAST_SHARE = 0.02  # of the time, for a placement
 ATTEMPTS = 5  # to pack
 ASIDE_SHARE = 0.05  # of the budget, at most, which is left for operators side by side
+ASIDES = (0.04, 0.01, 0.1)  # of the budget, for plans on equal processors, whose placements differ in nothing
+MOVES_COST = 0.002  # of the cost: where moves cost more, a list is tried that leaves more room
+MOVES_ROOM = 0.01  # of the budget, for that
 ROOMY_BYTES = 2**50
 LIST_SHARES = (1.0, 0.995)  # of the budget: a list for less RAM may wait less
 KEEP_SHARE = 0.01  # of the budget: less room than that is not worth another list
@@ -171,19 +175,22 @@ class _Side:
         errors: list[InfeasibleError | LimitError] = []
         is_late = best is not None and planner.left_s <= 0
         ranked = [] if is_late else _ranked(problem, planner.options, planner.stop_at)
-        choices = ranked[:PLACEMENTS]
+        choices: list[tuple[Placement, float | None]] = [(choice, None) for choice in ranked[:PLACEMENTS]]
+        is_short = keep_all_peak_bytes(problem) > problem.budget_bytes
+        if ranked and is_short and are_equal(problem):
+            choices = [(ranked[0], share) for share in ASIDES]
         for_search_s = SEARCH_SHARE * self.limit_s if can_search(problem) else 0.0
-        for n, choice in enumerate(choices):
+        for n, (choice, aside) in enumerate(choices):
             left_s = (planner.left_s - for_search_s) / (len(choices) - n)
-            if best is not None and left_s <= 0:
+            if best is not None and (left_s <= 0 or best.cost - proof.bound <= planner.options.gap * best.cost):
                 break
             try:
-                plain = self._plain(choice, planner.inner.part(max(left_s, LEAST_SHARE * self.limit_s)))
+                plain = self._plain(choice, planner.inner.part(max(left_s, LEAST_SHARE * self.limit_s)), aside)
             except (InfeasibleError, LimitError) as error:
                 errors.append(error)
                 continue
             same_actions = [choice]
-            if n == 0 and keep_all_peak_bytes(problem) > problem.budget_bytes:
+            if n == 0 and aside is None and is_short:
                 same_actions = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
             fixed = planner.inner.fixed(problem, plain)
             solution = self._cheapest(fixed, plain, same_actions)
@@ -341,13 +348,13 @@ class _Side:
         seconds = max(self.planner.left_s, WAYS.phases_share * self.limit_s)
         return solvers.phased_bound(self.problem, time_limit_s=seconds)
 
-    def _plain(self, choice: Placement, part: Planner) -> Solution:
-        """For a placement, with one processor at a time."""
+    def _plain(self, choice: Placement, part: Planner, aside: float | None) -> Solution:
+        """For a placement, with one processor at a time. `aside`: the share of the budget left for lists."""
         asked = self.reduction.fix(self.problem, choice)
         if asked.deadline_ns is not None and asked.compute_once_ns > asked.deadline_ns:
             asked = replace(asked, deadline_ns=None)  # side by side they may be in time
-        aside_bytes = self._aside_bytes(asked, choice)
-        if aside_bytes <= ASIDE_SHARE * asked.budget_bytes:
+        aside_bytes = self._aside_bytes(asked, choice) if aside is None else int(aside * asked.budget_bytes)
+        if aside is not None or aside_bytes <= ASIDE_SHARE * asked.budget_bytes:
             asked = replace(asked, budget_bytes=asked.budget_bytes - aside_bytes)
         return part.knowing(None).solve(asked)
 
@@ -394,10 +401,12 @@ class _Side:
         shares: Sequence[float] = (1.0,),
     ) -> Solution | None:
         """The actions side by side, as far as they pack into the budget: the cheapest list for these shares of it."""
-        budget = problem.budget_bytes
+        budget, best = problem.budget_bytes, None
         for attempt in range(ATTEMPTS):
-            if time.monotonic() >= stop_at:
-                return None
+            if time.monotonic() >= stop_at or (
+                best is not None and (attempt == ATTEMPTS - 1 or self.planner.left_s <= 0)
+            ):
+                return best
             arranged = (
                 self._listed(problem, actions, choice, max(0, budget), shares) if attempt < ATTEMPTS - 1 else None
             )
@@ -406,16 +415,19 @@ class _Side:
                 try:
                     trace = verify_parts([(problem, listed)])
                 except ScheduleError:
-                    return None
+                    return best
                 if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
-                    return None
+                    return best
                 arranged = listed, trace
             solution = self._in_memory(problem, *arranged, proof)
             excess = ram_bytes(problem, solution.plan) - problem.budget_bytes
             if excess <= 0:
-                return solution
+                best = solution if best is None or solution.cost < best.cost else best
+                if solution.cost <= _cost_of(problem, arranged[1]) * (1 + MOVES_COST):
+                    return best
+                excess = int(MOVES_ROOM * problem.budget_bytes)
             budget = min(budget, arranged[1].peak_bytes) - excess
-        return None
+        return best
 
     def _listed(
         self,
@@ -430,10 +442,10 @@ class _Side:
         for share in shares:
             if best is not None and self.planner.left_s <= 0:
                 break
-            tighter = replace(problem, budget_bytes=math.floor(share * budget_bytes))
-            if best is not None and best[1].peak_bytes <= tighter.budget_bytes:
+            within_bytes = math.floor(share * budget_bytes)
+            if best is not None and best[1].peak_bytes <= within_bytes:
                 break  # it would be the same one
-            listed = side_by_side(tighter, actions, choice)
+            listed = side_by_side(problem, actions, choice, within_bytes)
             if listed is None:
                 break
             if best is None or _cost_of(problem, listed[1]) < _cost_of(problem, best[1]):

@@ -27,4 +27,4 @@ from poetc.solvers.processors.placing import (
     transfers_apart,
     weight_gradients,
 )
-from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side
+from poetc.solvers.processors.side_by_side import are_equal, estimate, one_after_another, scheduled, side_by_side

@@ -60,10 +60,11 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def side_by_side(
-    problem: Problem, actions: Sequence[Action], placement: Placement
+    problem: Problem, actions: Sequence[Action], placement: Placement, within_bytes: int | None = None
 ) -> tuple[tuple[Action, ...], Trace] | None:
     """The cheapest list found of the actions in `actions`, none of which is a Move; None if no list fits.
 
+    `within_bytes`: the RAM for actions that overtake others. Those in turn have all of the budget.
     An execution may run on another processor than that of `placement`, if that one does it for the same cost.
 
     Deterministic; O(rules * actions * overtaken actions).
@@ -73,7 +74,7 @@ def side_by_side(
     rules = LARGE_RULES if is_large else RULES
     lists: list[tuple[int, tuple[Action, ...]]] = []
     for rule in rules:
-        listing = _List(problem, actions, placement, *rule)
+        listing = _List(problem, actions, placement, *rule, within_bytes)
         if (complete_list := listing.run()) is not None:
             lists.append((listing.finish_ns, complete_list))
     # They do the same work, so that the one that ends first is the cheapest.
@@ -150,6 +151,12 @@ def _required(problem: Problem, action: Compute) -> set[tuple[int, int]]:
     return {(p.input, p.output) for p in problem.operators[action.operator].in_place if p.required}
 
 
+def are_equal(problem: Problem) -> bool:
+    """Whether every operator costs the same on all processors."""
+    operators, others = range(len(problem.operators)), range(1, len(problem.processors))
+    return all(_cost_the_same(problem, k, 0, p) for k in operators for p in others)
+
+
 def _cost_the_same(problem: Problem, k: int, p: int, q: int) -> bool:
     """Whether an operator takes the same time and the same energy above idling on two processors."""
     one, other = problem.operators[k].cost_on(p), problem.operators[k].cost_on(q)
@@ -200,8 +207,9 @@ class _List:
         reach: int,
         ahead: int,
         by_rank: bool,
+        within_bytes: int | None = None,
     ) -> None:
-        """`ahead`: how far a page-in may overtake."""
+        """`ahead`: how far a page-in may overtake; `within_bytes`: the RAM for actions that overtake others."""
         self.problem, self.placement, self.by_rank = problem, placement, by_rank
         self.reach, self.ahead = reach, ahead
         self.stays: list[_Stay] = []
@@ -211,6 +219,7 @@ class _List:
         self._read(actions)
         pages = any(not isinstance(i.decision, Compute) for i in self.items)
         self.room = problem.budget_bytes - problem.base_bytes - (problem.page_buffer_bytes if pages else 0)
+        self.room_ahead = self.room - (0 if within_bytes is None else problem.budget_bytes - within_bytes)
         count = len(problem.processors)
         self.end_ns, self.before_last, self.workspace = [0] * count, [0] * count, [0] * count
         self.hand_over_ns, self.actions = [0] * count, [0] * count
@@ -372,7 +381,7 @@ class _List:
         for s in item.reads:
             if len(self.readers[s]) == 1 and not self.stays[s].lasts:
                 more -= self.stays[s].size_bytes
-        return more <= 0 or int(self.needed[first:k].max()) + more <= self.room
+        return more <= 0 or int(self.needed[first:k].max()) + more <= self.room_ahead
 
     @property
     def finish_ns(self) -> int:
@@ -396,7 +405,7 @@ class _List:
             if not self._is_safe(k, first):
                 continue
             for pairs in dict.fromkeys((self._free_to_take(k), ())):
-                start = self._begin(k, dead, earliest, pairs)
+                start = self._begin(k, dead, earliest, pairs, self.room if k == first else self.room_ahead)
                 if start is not None and (best is None or (start[0], last) < best[0]):
                     best = (start[0], last), k, start[1], pairs
         if best is None:
@@ -428,7 +437,7 @@ class _List:
             self._free(s)
         pairs, item = self._free_to_take(k), self.items[k]
         if not isinstance(item.decision, Compute):
-            if self._begin(k, self._oldest_first(), self._earliest(item), ()) is None:
+            if self._begin(k, self._oldest_first(), self._earliest(item), (), self.room) is None:
                 return False
         elif self.live + self._new_bytes(item, pairs) + item.workspace_bytes > self.room:
             return False
@@ -452,10 +461,10 @@ class _List:
                     begin = max(begin, ns)
         return begin
 
-    def _begin(self, k: int, dead: Sequence[int], begin: int, pairs: Pairs) -> tuple[int, list[int]] | None:
+    def _begin(self, k: int, dead: Sequence[int], begin: int, pairs: Pairs, room: int) -> tuple[int, list[int]] | None:
         """When an item would begin, no sooner than `begin`, and the frees right before it, in the order of `dead`.
 
-        `pairs`: it overwrites these. None if it does not fit.
+        `pairs`: it overwrites these. None if it does not fit into `room` bytes.
         """
         item = self.items[k]
         own = item.processor
@@ -467,14 +476,14 @@ class _List:
         outputs = {self.stays[m].tensor for m in item.makes} if dead else set()
         for s in dead:
             stay = self.stays[s]
-            if stay.used_ns <= begin or needed > self.room or stay.tensor in outputs:
+            if stay.used_ns <= begin or needed > room or stay.tensor in outputs:
                 frees.append(s)
                 needed -= stay.size_bytes
                 begin = max(begin, stay.used_ns)
                 over = self._is_last_action_over(stay)
                 if over is not None:
                     needed, workspaces[over] = needed - workspaces[over], 0
-        return (begin, frees) if needed <= self.room else None
+        return (begin, frees) if needed <= room else None
 
     def _issue(self, k: int, pairs: Pairs, *, fence: bool = False) -> None:
         """Put item `k` into the list. It overwrites `pairs`, besides those that it has to."""

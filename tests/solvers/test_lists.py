@@ -108,6 +108,10 @@ def test_actions_overtake_only_those_that_still_fit_behind_them(seed: int) -> No
         assert listed is not None
         trace = verify_parts([(problem, listed)])
         assert trace.peak_bytes <= peak_bytes and trace.time_ns < in_turn_ns
+    in_turn_alone = side_by_side(problem, actions, as_ready(problem), peak_bytes // 2)
+    ahead = side_by_side(problem, actions, as_ready(problem), peak_bytes)
+    assert in_turn_alone is not None and ahead is not None
+    assert max(ahead[1].time_ns, in_turn_alone[1].time_ns) < in_turn_ns
 
 
 def test_an_execution_goes_to_any_processor_that_costs_the_same() -> None:
@@ -138,5 +142,5 @@ def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pyt
         return min(budgets)
 
     with_room = least_budget()
-    monkeypatch.setattr("poetc.planning.processors.ASIDE_SHARE", -1.0)
+    monkeypatch.setattr("poetc.planning.processors.ASIDES", (0.0,))
     assert with_room < least_budget() == problem.budget_bytes
