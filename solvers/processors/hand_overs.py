@@ -6,7 +6,8 @@ The makespan is no less than the longest chain, nor than the load of each proces
 that above idling, and the idle power of all processors for the makespan. Recomputation and paging only add to this.
 
 For two processors that work one at a time this is a minimum cut. The bound is computed from dual values, whatever
-these are, so that it holds without trust in their accuracy.
+these are, so that it holds without trust in their accuracy. With whole operators the MIP of a small problem has a
+higher bound: an operator does not wait for half of a hand-over.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from poetc.solvers.processors.placing import makers_of, read_bytes
 LP_LIMIT_S = 3.0
 LARGEST, CHAINED = 60_000, 5_000  # coefficients, and those before chains are added
 LONGEST = 100.0  # times every operator once on the main processor: the longest step
+WHOLE, MAX_NODES = 20_000, 200  # coefficients of a MIP that is tried, and nodes of its tree
 SAFE = 1e-9  # relative, for rounding of floats
+MIP_SAFE = 1e-3  # below the bound of a MIP, whose tolerances count: a millionth of every operator once
 
 
 def least_with_hand_overs(problem: Problem, path_ns: int) -> int:
@@ -98,6 +101,9 @@ def _least(problem: Problem, path_ns: int) -> int:
     bound = lp.dual_bound(time_limit_s=LP_LIMIT_S)
     if math.isinf(bound):
         return 0  # the LP took longer than its limit
+    if costs_time and lp.entries <= WHOLE:
+        lp.integer = [upper <= 1.0 for upper in lp.upper]
+        bound = max(bound, lp.solve(time_limit_s=LP_LIMIT_S, max_nodes=MAX_NODES).bound - MIP_SAFE)
     if costs_time:
         bound = min(bound, lp.cost[makespan] * LONGEST)
     return max(0, math.floor((bound / scale - slack) * (1 - SAFE)))
