@@ -164,15 +164,15 @@ def conv_packed(kernel: Kernel, m: Machine) -> Loops:
         return {"conv_packed.call": 1, **done}
     most, at_once = carve(m, size, depth, -(-k // depth), total, False)
     one: Loops = {}
-    for column, columns, many in runs_of_columns(total, most):
+    for column, columns, many, alike in runs_of_columns(total, most, w.pixels):
         sums: Loops = {}
         for number, (terms, times) in enumerate(parts(k, at_once)):
             first = 1 if number == 0 else 0
             add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", False, depth)), first)
             add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", True, depth)), times - first)
             if w.is_pointwise:
-                add(sums, dict(pack_planes(m, w.pixels, terms, column % w.pixels, columns)), times)
-        add(one, {name: round(count * many) for name, count in sums.items()})
+                add(sums, dict(pack_planes(m, w.pixels, terms, column, columns)), times)
+        add(one, {name: round(count * many) for name, count in sums.items()}, alike)
     if not w.is_pointwise:
         add(one, _pack_pixels(w, m, inputs, k, at_once, most))
     loops: Loops = {"conv_packed.call": 1, "conv_packed.group": w.group}

@@ -111,7 +111,7 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
         # The packed operands serve all channels: each block of terms stays where it is.
         once = -(-outputs // depth) * (-(-span // m.columns) * m.columns) <= most
         for number_of_block, (count, channel_times) in enumerate(parts(channels, block)):
-            for column, columns, many in runs_of_columns(span, most):
+            for column, columns, many, alike in runs_of_columns(span, most, w.pixels):
                 sums: Loops = {}
                 segment = w.pixels if pointwise else span
                 for number, (terms, times) in enumerate(parts(outputs, depth)):
@@ -122,12 +122,12 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
                         dict(run(m, count * w.taps, terms, column, columns, segment, "contiguous", True)),
                         times - first,
                     )
-                    packed = dict(pack_planes(m, w.pixels, terms, column % w.pixels, columns))
+                    packed = dict(pack_planes(m, w.pixels, terms, column, columns))
                     if not once:
                         add(sums, packed, times)
                     elif number_of_block == 0:
-                        add(one, packed, row_times)
-                add(one, {name: round(n * many) for name, n in sums.items()}, row_times * channel_times)
+                        add(one, packed, row_times * alike)
+                add(one, {name: round(n * many) for name, n in sums.items()}, row_times * channel_times * alike)
             if not pointwise:
                 add(one, {"spread.call": row_times * channel_times})
     if not pointwise:

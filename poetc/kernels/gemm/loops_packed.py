@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 from poetc.kernels.gemm.packing import most_blocks
@@ -132,13 +133,17 @@ def parts(total: int, most: int) -> list[tuple[int, int]]:
     return [(most, total // most)] * (total >= most) + [(total % most, 1)] * (total % most > 0)
 
 
-def runs_of_columns(total: int, most: int) -> list[tuple[int, int, float]]:
-    """(first column, columns, how many like it) of the runs over `total` columns."""
+def runs_of_columns(total: int, most: int, segment: int) -> list[tuple[int, int, float, int]]:
+    """The runs over `total` columns in segments: (first column, columns, how many like it, how often there are such).
+
+    The first column is that within a segment. Runs that begin alike are one: a batch has the same ones for each image.
+    """
     whole = total // most
     taken = min(whole, _MOST_RUNS)
-    result = [(at * most, most, whole / taken) for at in range(taken)]
+    times = Counter(at * most % segment for at in range(taken))
+    result = [(first, most, whole / taken, count) for first, count in times.items()]
     if total % most:
-        result.append((whole * most, total % most, 1.0))
+        result.append((whole * most % segment, total % most, 1.0, 1))
     return result
 
 
