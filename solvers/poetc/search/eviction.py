@@ -95,6 +95,7 @@ class Simulation:
         self.need = [self._direct(t) for t in range(m)]
         self.need_dirty: set[int] = set()
         self.dirty: set[int] = set()
+        self.rescored: set[int] = set()  # tensors with another need or cost since scores were made
         self.cost_known = [False] * m
         self.mark = [0] * m
         self.stamp = 0
@@ -155,6 +156,7 @@ class Simulation:
             if need != needs[t]:
                 needs[t] = need
                 self.need_array[t] = need
+                self.rescored.add(t)
                 if not resident[t] and not stored[t] and producer[t] >= 0:
                     for u in self.model.inputs[producer[t]]:
                         if need < NEVER:
@@ -256,6 +258,7 @@ class Simulation:
         self.dirty.clear()
 
     def _set_cost(self, t: int, cost: float) -> None:
+        self.rescored.add(t)
         self.cost_array[t] = INFINITE if cost == INFINITE else self.policy.gamma * math.log(1e-3 + cost)
 
     def _find_cost(self, t: int, limit: float = INFINITE) -> None:
@@ -339,34 +342,50 @@ class Simulation:
             self._page_out(t)
         self._drop(t)
 
+    def _scores(self, tensors: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+        """The score of each tensor in RAM, a lower bound on it where its cost is one. The least one goes."""
+        needs, bias = self.need_array[tensors], self.bias[tensors]
+        score = self.cost_array[tensors] + bias
+        if self.policy.beta:
+            score -= self.policy.beta * np.log(np.maximum(1.0, needs - self.position))
+        unread = needs >= NEVER
+        if np.count_nonzero(unread):
+            dead = unread
+            if self.lets_go is not None and self.position < self.model.cut:
+                dead = unread & self.lets_go[tensors]
+            score = np.where(dead, score - 1e6, score)
+            # A dead tensor needs no way back, unless it still has to be written.
+            np.copyto(score, bias - 1e6, where=unread & np.isinf(score))
+        return score
+
+    def _score_again(self, tensors: npt.NDArray[np.intp], known: npt.NDArray[np.float64]) -> None:
+        """Put in order the scores `known` of `tensors` whose need or cost has changed: mostly few of thousands."""
+        changed = [t for t in self.rescored if self.block[t] == 0.0]
+        self.rescored.clear()
+        if changed:
+            places = tensors.searchsorted(changed)
+            known[places] = self._scores(tensors[places])
+
     def _make_room(self, size: int, locked: Sequence[int], operator: int) -> None:
         if self.used + size <= self.capacity:
             return
-        policy = self.policy
         for t in locked:
             self.block[t] = INFINITE
         evicted: list[tuple[float, int]] = []
+        self._refresh()
+        free = np.flatnonzero(self.block == 0.0)  # in RAM, and nobody's operand
+        known = self._scores(free)
+        self.rescored.clear()
         while self.used + size > self.capacity:
             self._refresh()
-            free = np.flatnonzero(self.block == 0.0)  # in RAM, and nobody's operand
-            needs = self.need_array[free]
-            score = self.cost_array[free] + self.bias[free]
-            if policy.beta:
-                score -= policy.beta * np.log(np.maximum(1.0, needs - self.position))
-            unread = needs >= NEVER
-            if np.count_nonzero(unread):
-                dead = unread
-                if self.lets_go is not None and self.position < self.model.cut:
-                    dead = unread & self.lets_go[free]
-                score = np.where(dead, score - 1e6, score)
-                # A dead tensor needs no way back, unless it still has to be written.
-                np.copyto(score, self.bias[free] - 1e6, where=unread & np.isinf(score))
+            self._score_again(free, known)
+            score = known.copy()
             k = self._cheapest(free, score) if len(free) else -1
             if k < 0 or score[k] == INFINITE:
                 for u in locked:
                     self.block[u] = 0.0 if self.resident[u] else INFINITE
                 raise Stuck(operator)
-            t = int(free[k])
+            t, known[k] = int(free[k]), INFINITE
             before = len(self.codes)
             cost = float(self.cost_array[t])
             is_dead = self.need[t] >= NEVER
