@@ -7,6 +7,7 @@ tensors).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from poetc.scheduling import Action, Compute, Decision, PageIn, PageOut, Paging, Problem, settled
 
@@ -40,23 +41,19 @@ class Model:
         self.ends_on_store = [t.final == "store" and i not in streamed for i, t in enumerate(tensors)]
         paging = problem.paging is not Paging.NONE
         self.pageable = [paging and t.pageable for t in tensors]
-        # In-place pairs that `complete` may use (of equal sizes) or must use (required).
+        # In-place pairs that `complete` may use (of equal sizes) or must use (required). Most operators have none.
         self.pairs = [
             tuple(
-                (p.input, p.output, p.required)
-                for p in o.in_place
-                if p.required or self.size[p.input] == self.size[p.output]
+                [
+                    (p.input, p.output, p.required)
+                    for p in o.in_place
+                    if p.required or self.size[p.input] == self.size[p.output]
+                ]
             )
+            if o.in_place
+            else ()
             for o in ops
         ]
-        # Required ones first, then the largest.
-        self.ordered_pairs = [sorted(pairs, key=lambda p: (not p[2], -self.size[p[1]])) for pairs in self.pairs]
-        # By operator, the inputs whose bytes an output takes over: they do not exist afterwards, unless read back.
-        self.overwritten = [frozenset(i for i, _, required in pairs if required) for pairs in self.pairs]
-        self.expiry = [NEVER] * self.n_tensors  # by tensor, the first such operator
-        for v, inputs in enumerate(self.overwritten):
-            for i in inputs:
-                self.expiry[i] = min(self.expiry[i], v)
         self.op_ns = [o.time_ns for o in ops]
         # Time on the bus. A synchronous transfer takes the processor's time too, so it adds to that of the schedule.
         self.bus_in_ns = [t.page_in_ns for t in tensors]
@@ -96,6 +93,26 @@ class Model:
         limits += [] if problem.write_limit_bytes is None else [problem.write_limit_bytes - self.streamed_bytes]
         self.store_limited = bool(limits)
         self.store_free = min(limits, default=NEVER << 30)
+
+    @cached_property
+    def ordered_pairs(self) -> list[list[tuple[int, int, bool]]]:
+        """The same, required ones first, then the largest."""
+        return [sorted(pairs, key=lambda p: (not p[2], -self.size[p[1]])) if pairs else [] for pairs in self.pairs]
+
+    @cached_property
+    def overwritten(self) -> list[frozenset[int]]:
+        """By operator, the inputs whose bytes an output takes over: gone afterwards, unless they are read back."""
+        none = frozenset[int]()
+        return [frozenset(i for i, _, required in pairs if required) if pairs else none for pairs in self.pairs]
+
+    @cached_property
+    def expiry(self) -> list[int]:
+        """By tensor, the first such operator."""
+        expiry = [NEVER] * self.n_tensors
+        for v, inputs in enumerate(self.overwritten):
+            for i in inputs:
+                expiry[i] = min(expiry[i], v)
+        return expiry
 
     def _loss_position(self) -> int:
         """The first operator of the backward pass, where all tensors saved for backward are resident at once."""

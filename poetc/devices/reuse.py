@@ -79,8 +79,8 @@ def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
             else:
                 reads.append((size, _take(freed, size, recency) + size, name not in read))
             touched[name] = moment, size
+        recency.add(moment, sum(sizes.values()))
         for name, size in sizes.items():
-            recency.add(moment, size)
             if last_use[name] == at and name in results:
                 del touched[name]
                 freed.append((moment, size))

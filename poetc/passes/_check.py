@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from poetc.errors import PoetcError
-from poetc.graph import Graph, Role
+from poetc.graph import Graph, Operator, Role, TensorType
 from poetc.ops import Bound, registry, spec, view_roots
+
+Types = tuple[TensorType, ...]
+# By identity, operators of the last graph with the types that were inferred for them: a pass leaves most of them alone.
+_INFERRED: dict[int, tuple[Operator, Types, Types]] = {}
 
 
 class GraphError(PoetcError):
@@ -30,6 +34,7 @@ def check_graph(graph: Graph) -> None:
         if name not in graph.values and tensor.role not in (Role.INPUT, Role.TARGET):
             raise GraphError(f"{tensor.role} {name!r} has no value and no operator makes it")
     names: set[str] = set()
+    checked: dict[int, tuple[Operator, Types, Types]] = {}
     for op in graph.operators:
         if op.name in names:
             raise GraphError(f"operator {op.name!r} appears twice")
@@ -39,8 +44,11 @@ def check_graph(graph: Graph) -> None:
         for tensor_name in op.inputs:
             if tensor_name not in defined:
                 raise GraphError(f"operator {op.name!r} reads {tensor_name!r} before it is made")
-        inferred = kinds[op.kind].infer(Bound(op.attributes, tuple(graph.tensors[t].type for t in op.inputs)))
-        actual = tuple(graph.tensors[t].type for t in op.outputs)
+        read = tuple([graph.tensors[t].type for t in op.inputs])
+        before = _INFERRED.get(id(op))
+        inferred = before[2] if before and before[1] == read else kinds[op.kind].infer(Bound(op.attributes, read))
+        checked[id(op)] = op, read, inferred  # which keeps the operator, and so its identity
+        actual = tuple([graph.tensors[t].type for t in op.outputs])
         if inferred != actual:
             raise GraphError(f"operator {op.name!r} makes {inferred}, the graph says {actual}")
         for tensor_name in op.outputs:
@@ -51,6 +59,8 @@ def check_graph(graph: Graph) -> None:
         if name not in defined:
             raise GraphError(f"output {name!r} is not made")
     _check_versions(graph)
+    _INFERRED.clear()
+    _INFERRED.update(checked)
 
 
 def _check_versions(graph: Graph) -> None:
