@@ -63,6 +63,7 @@ from poetc.solvers.processors import (
     one_at_a_time,
     placed,
     relaxed,
+    repeated_elsewhere,
     search,
     side_by_side,
     transfers_apart,
@@ -91,6 +92,7 @@ KEEP_S = 0.5  # for another list with more state in RAM: a large one gets one at
 SEARCH_SHARE = 0.25  # of the work limit, for exact search: half of it with every operator once; of the time, at least
 NODE_S = 0.0001  # of work, a node of it
 SEARCHED = "exact search of placements and orders"
+TWICE = "operators on two processors, each for its own readers"
 
 
 class Processors(Reduction[Placement]):
@@ -222,6 +224,13 @@ class _Side:
     def _searched(self, best: Solution) -> Solution:
         """`best`, or a cheaper one, with the proof of exact search as far as that comes."""
         problem = best.problem
+        if best.proof.status is not Status.OPTIMAL and not any(t.initial == "store" for t in problem.tensors):
+            for actions, trace in repeated_elsewhere(problem):
+                if _cost_of(problem, trace) < best.cost:
+                    better = self._as_listed(best, actions, TWICE)
+                    if better is not None and better.cost < best.cost:
+                        status = self._status(better.cost, best.proof.bound)
+                        best = better.with_proof(replace(better.proof, status=status))
         if best.proof.status is Status.OPTIMAL or not can_search(problem):
             return best
         self.planner.progress("searching all placements and orders")
@@ -246,13 +255,13 @@ class _Side:
                 return self._exact(best, replace(scope, repetition=repetition), least[repetition])
         return best.with_proof(replace(best.proof, status=self._status(best.cost, best.proof.bound)))
 
-    def _as_listed(self, best: Solution, actions: tuple[Action, ...]) -> Solution | None:
+    def _as_listed(self, best: Solution, actions: tuple[Action, ...], origin: str = SEARCHED) -> Solution | None:
         """The solution with these actions, as they are; None if they do not pack."""
         problem, proof = best.problem, best.proof
         packed = self._in_memory(problem, actions, verify_parts([(problem, actions)]), proof)
         if ram_bytes(problem, packed.plan) > problem.budget_bytes:
             return None
-        stated = replace(packed.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], SEARCHED))
+        stated = replace(packed.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], origin))
         return replace(packed.with_proof(stated), choices=best.choices).with_choice(
             Processors.name, _placement(problem, packed.schedule)
         )

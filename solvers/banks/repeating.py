@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from poetc.scheduling import Action, Compute, Free, Problem
+from poetc.scheduling import Action, Compute, Problem, complete
 
 
 class Order:
@@ -59,25 +59,4 @@ class Order:
         for k in times:  # in order
             at.setdefault(back[k], []).append(k)
         sequence = [k for n, own in enumerate(self.order) for k in (*at.get(n, ()), own)]
-        return self._with_frees(sequence)
-
-    def _with_frees(self, sequence: Sequence[int]) -> tuple[Action, ...]:
-        """Each tensor is freed once nothing reads it before it is made anew."""
-        operators, tensors = self.problem.operators, self.problem.tensors
-        frees: dict[int, list[int]] = {}
-        needed = {t for t, tensor in enumerate(tensors) if tensor.final == "ram"}
-        last = len(sequence)
-        for n in range(last - 1, -1, -1):
-            operator = operators[sequence[n]]
-            taken = {p.input for p in operator.in_place if p.required}
-            for t in (*operator.outputs, *dict.fromkeys(operator.inputs)):
-                if t not in needed and t not in taken:
-                    frees.setdefault(n, []).append(t)
-                needed.add(t)
-            needed -= set(operator.outputs)
-        unread = [t for t, tensor in enumerate(tensors) if tensor.initial == "ram" and t not in needed]
-        actions: list[Action] = [Free(t) for t in unread]
-        for n, k in enumerate(sequence):
-            pairs = tuple((p.input, p.output) for p in operators[k].in_place if p.required)
-            actions += [Compute(k, pairs), *(Free(t) for t in frees.get(n, ()))]
-        return tuple(actions)
+        return complete(self.problem, [Compute(k) for k in sequence])

@@ -2,7 +2,7 @@
 
 `placing` has the costs of a placement and proposes placements, `side_by_side` makes actions run at once, and `bounds`
 proves costs. They leave recomputation and paging to solvers for one processor. `exact` searches small problems to the
-end, recomputation included.
+end, recomputation included; `twice` has one way to recompute in larger ones.
 """
 
 from poetc.solvers.processors.bounds import (
@@ -28,3 +28,4 @@ from poetc.solvers.processors.placing import (
     weight_gradients,
 )
 from poetc.solvers.processors.side_by_side import are_equal, estimate, one_after_another, scheduled, side_by_side
+from poetc.solvers.processors.twice import repeated_elsewhere

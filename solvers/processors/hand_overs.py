@@ -36,11 +36,22 @@ def least_with_hand_overs(problem: Problem, path_ns: int) -> int:
     """
     if not any(p.hand_over_ns or p.flush_ps_per_byte for p in problem.processors):
         return 0
+    return _solved(problem, path_ns)[0]
+
+
+def runs_of_least(problem: Problem, path_ns: int) -> tuple[frozenset[int], ...]:
+    """By operator, the processors on which it runs where that bound is reached; () where nobody knows."""
+    if not any(p.hand_over_ns or p.flush_ps_per_byte for p in problem.processors):
+        return ()
+    return _solved(problem, path_ns)[1]
+
+
+def _solved(problem: Problem, path_ns: int) -> tuple[int, tuple[frozenset[int], ...]]:
     return _least(replace(problem, budget_bytes=0, deadline_ns=None, write_limit_bytes=None), path_ns)
 
 
 @functools.lru_cache(maxsize=64)
-def _least(problem: Problem, path_ns: int) -> int:
+def _least(problem: Problem, path_ns: int) -> tuple[int, tuple[frozenset[int], ...]]:
     processors, makers = problem.processors, makers_of(problem)
     energy, per_ns = problem.objective.cost(1, 0) / 1000, float(problem.objective.cost(0, 1))
     once = float(problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns))
@@ -95,18 +106,23 @@ def _least(problem: Problem, path_ns: int) -> int:
     if costs_time:
         _chains(problem, lp, makespan, runs, unit_ns)
     if lp.entries > LARGEST:
-        return 0
+        return 0, ()
     # Times of flushes are rounded down, and energies to picojoules.
     slack = rounded_ns * (energy * (idle_uw + max(p.active_uw for p in processors)) + per_ns) + 2000 * energy
+    where: tuple[frozenset[int], ...] = ()
     bound = lp.dual_bound(time_limit_s=LP_LIMIT_S)
     if math.isinf(bound):
-        return 0  # the LP took longer than its limit
-    if costs_time and lp.entries <= WHOLE:
+        return 0, ()  # the LP took longer than its limit
+    if lp.entries <= WHOLE:
         lp.integer = [upper <= 1.0 for upper in lp.upper]
-        bound = max(bound, lp.solve(time_limit_s=LP_LIMIT_S, max_nodes=MAX_NODES).bound - MIP_SAFE)
+        answer = lp.solve(time_limit_s=LP_LIMIT_S, max_nodes=MAX_NODES)
+        bound = max(bound, answer.bound - MIP_SAFE)
+        if answer.values is not None:
+            chosen = answer.values > 0.5
+            where = tuple(frozenset(p for p, column in own.items() if chosen[column]) for own in runs)
     if costs_time:
         bound = min(bound, lp.cost[makespan] * LONGEST)
-    return max(0, math.floor((bound / scale - slack) * (1 - SAFE)))
+    return max(0, math.floor((bound / scale - slack) * (1 - SAFE))), where
 
 
 def _chains(problem: Problem, lp: Mip, makespan: int, runs: Sequence[Mapping[int, int]], unit_ns: int) -> None:

@@ -60,12 +60,13 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def side_by_side(
-    problem: Problem, actions: Sequence[Action], placement: Placement, within_bytes: int | None = None
+    problem: Problem, actions: Sequence[Action], placement: Placement | None, within_bytes: int | None = None
 ) -> tuple[tuple[Action, ...], Trace] | None:
     """The cheapest list found of the actions in `actions`, none of which is a Move; None if no list fits.
 
     `within_bytes`: the RAM for actions that overtake others. Those in turn have all of the budget.
-    An execution may run on another processor than that of `placement`, if that one does it for the same cost.
+    An execution may run on another processor than that of `placement`, if that one does it for the same cost. Without
+    a placement each action says where it runs.
 
     Deterministic; O(rules * actions * overtaken actions).
     """
@@ -114,13 +115,13 @@ def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) 
     return late, problem.objective.cost(energy_pj + power_uw // 1000, end_ns)
 
 
-def one_after_another(actions: Sequence[Action], placement: Placement) -> tuple[Action, ...]:
+def one_after_another(actions: Sequence[Action], placement: Placement | None) -> tuple[Action, ...]:
     """The actions with their processors, and a fence where another processor goes on."""
     result: list[Action] = []
     before = 0
     for action in actions:
         if isinstance(action, Compute):
-            own = placement[action.operator]
+            own = action.processor if placement is None else placement[action.operator]
             action = replace(action, processor=own, fence=own != before)
         if not isinstance(action, Free):
             before = action.processor if isinstance(action, Compute) else 0
@@ -203,7 +204,7 @@ class _List:
         self,
         problem: Problem,
         actions: Sequence[Action],
-        placement: Placement,
+        placement: Placement | None,
         reach: int,
         ahead: int,
         by_rank: bool,
@@ -260,7 +261,10 @@ class _List:
             reads: Iterable[int] = ()
             if isinstance(decision, Compute):
                 operator = self.problem.operators[decision.operator]
-                item.processor, item.workspace_bytes = self.placement[decision.operator], operator.workspace_bytes
+                item.processor = decision.processor
+                if self.placement is not None:
+                    item.processor = self.placement[decision.operator]
+                item.workspace_bytes = operator.workspace_bytes
                 cost = operator.cost_on(item.processor)
                 item.duration_ns = 0 if cost is None else cost[0]
                 reads = dict.fromkeys(operator.inputs)
