@@ -81,7 +81,8 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
 
     `decided`: of this limit, by operators that are alike.
 
-    An operator is looked at again when one of its operands has gone to the store, or come back.
+    An operator is looked at again when one of its operands has gone to the store, or come back. For no limit at all it
+    is looked at only once no more of its operands go there.
     """
     problem = offer.problem
     replaced = {new for op in problem.operators for new in (p.output for p in op.in_place if p.required)}
@@ -93,15 +94,21 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
     short: set[int] = set()  # operators that need more than the limit
     stuck: set[int] = set()  # those that have no cut for all of their tokens
     again: Iterable[int] = range(len(problem.operators))
+    later: set[int] = set()  # operators that wait, since more of their operands will go to the store
     while True:
         for k in again:
             op = problem.operators[k]
             own = frozenset(t for t in (*op.inputs, *op.outputs) if t in tokens)
             short.discard(k)
             stuck.discard(k)
+            later.discard(k)
             operators.pop(k, None)
             fits = not own and needs_bytes(problem, op, tokens) <= limit_bytes
             if fits and not offer.tables_of(k) - bans.whole:
+                continue
+            if not limit_bytes and not own and not candidates.isdisjoint((*op.inputs, *op.outputs)):
+                short.add(k)
+                later.add(k)
                 continue
             best = _once(offer, k, own, tokens, limit_bytes, bans, decided)
             if fits and best is not None and best.cut != INDICES:
@@ -125,8 +132,11 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: 
                 candidates -= frozenset[int]().union(*(_versions_of_sum(offer, t) for t in operands if t in tokens))
         lost = tokens - candidates
         changed = lost or wanted
-        if not changed:
+        if not changed and not later:
             return dict(sorted(operators.items()))
+        if not changed:
+            again = sorted(later)  # those operands stay in RAM after all
+            continue
         tokens = tokens - lost if lost else tokens | wanted
         again = sorted({k for t in changed for k in (offer.maker[t], *offer.readers.get(t, ()))})
 
