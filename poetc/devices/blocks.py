@@ -266,10 +266,19 @@ class CutOperator:
         """Of the window of one of its streams, for a block that is neither the first nor the last."""
         key = (stream.operand, *[units[a] for a in self.axes[stream.operand]])
         if key not in self._windows:
-            ranges = [(max(0, min(n, e - n)), min(e, 2 * n)) for n, e in zip(units, self.extents, strict=True)]
-            rows, size, _ = stream.pieces(ranges, self.extents)
+            rows, size = stream.rows, stream.pitch
+            if stream.outer is not None:
+                rows *= self._rows_between(stream.outer, units)
+            if stream.inner is not None:
+                size = self._rows_between(stream.inner, units) * stream.inner.unit
             self._windows[key] = stream.window_bytes(rows, size)
         return self._windows[key]
+
+    def _rows_between(self, dimension: Dimension, units: Sequence[int]) -> int:
+        """The rows of a block that is neither the first nor the last."""
+        n, extent = units[dimension.axis], self.extents[dimension.axis]
+        first, end = dimension.span.of(max(0, min(n, extent - n)), min(extent, 2 * n), extent)
+        return end - first
 
     def passing(self, streamed: Collection[int], units: Sequence[int] | None = None) -> list[Stream] | None:
         """The operands that pass through windows: those of `streamed`, and others that kernels cannot have in place.
