@@ -85,6 +85,7 @@ ASIDE_SHARE = 0.05  # of the budget, at most, which is left for operators side b
 ASIDES = (0.04, 0.01, 0.1)  # of the budget, for plans on equal processors, whose placements differ in nothing
 MOVES_COST = 0.002  # of the cost: where moves cost more, a list is tried that leaves more room
 MOVES_ROOM = 0.01  # of the budget, for that
+HINT_SHARE = 0.05  # of the time, for lists of another way's steps: the last attempt to pack may end later
 ROOMY_BYTES = 2**50
 LIST_SHARES = (1.0, 0.995)  # of the budget: a list for less RAM may wait less
 KEEP_SHARE = 0.01  # of the budget: less room than that is not worth another list
@@ -173,13 +174,14 @@ class _Side:
         best = self._apart()
         if best is not None and best.cost * (1 - APART_ENOUGH) <= self._simple().bound:
             return self._searched(self._proven(best, self._simple()))
-        proof = self._bound()
-        errors: list[InfeasibleError | LimitError] = []
         is_late = best is not None and planner.left_s <= 0
+        is_short, is_equal = keep_all_peak_bytes(problem) > problem.budget_bytes, are_equal(problem)
+        # On equal processors the longest chain mostly proves more than divided work. Schedules come first there.
+        proof = self._simple() if is_equal else self._bound()
+        errors: list[InfeasibleError | LimitError] = []
         ranked = [] if is_late else _ranked(problem, planner.options, planner.stop_at)
         choices: list[tuple[Placement, float | None]] = [(choice, None) for choice in ranked[:PLACEMENTS]]
-        is_short = keep_all_peak_bytes(problem) > problem.budget_bytes
-        if ranked and is_short and are_equal(problem):
+        if ranked and is_short and is_equal:
             choices = [(ranked[0], share) for share in ASIDES]
         for_search_s = SEARCH_SHARE * self.limit_s if can_search(problem) else 0.0
         for n, (choice, aside) in enumerate(choices):
@@ -202,6 +204,8 @@ class _Side:
                 best = solution
         if best is None:
             raise errors[0]
+        if is_equal and best.cost - proof.bound > planner.options.gap * best.cost:
+            proof = self._bound()
         return self._searched(self._proven(best, proof))
 
     def from_one(self, in_turn: Solution) -> Solution | None:
@@ -212,7 +216,9 @@ class _Side:
         planner = self.planner
         fixed = planner.fixed(self.problem, in_turn)
         late_s = WAYS.late_share * self.limit_s
-        if planner.left_s > 0:
+        if planner.left_s > 0 and are_equal(fixed):
+            placements, stop_at = [as_ready(fixed)], time.monotonic() + HINT_SHARE * self.limit_s
+        elif planner.left_s > 0:
             placements, stop_at = _ranked(fixed, planner.options, planner.stop_at)[:PLACEMENTS], planner.stop_at
         else:
             placements, stop_at = [as_ready(fixed)], time.monotonic() + late_s
@@ -354,8 +360,7 @@ class _Side:
 
     def _around_loss(self) -> int:
         """A bound from the parts of a step around one operator; 0 where none is known."""
-        seconds = max(self.planner.left_s, WAYS.phases_share * self.limit_s)
-        return solvers.phased_bound(self.problem, time_limit_s=seconds)
+        return solvers.phased_bound(self.problem, time_limit_s=WAYS.phases_share * self.limit_s)
 
     def _plain(self, choice: Placement, part: Planner, aside: float | None) -> Solution:
         """For a placement, with one processor at a time. `aside`: the share of the budget left for lists."""

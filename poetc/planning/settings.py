@@ -116,7 +116,7 @@ class WaysSettings:
     first_share: float = 0.1  # of the limits, for a schedule in turn, before transfers are tried apart
     first_operators_per_s: float = 50.0  # of the time limit: with more operators that share finds nothing
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
-    patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too
+    patience: float = 1.2  # times its share of the time that is left, on the clock: a slow machine leaves some, too
 
 
 @dataclass(frozen=True, slots=True)

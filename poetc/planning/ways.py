@@ -81,7 +81,6 @@ class CoreUsage(Reduction[int]):
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
         self.barred: set[int] = set()  # ways in which no schedule fits
-        self.by_phases: dict[object, int] = {}  # by way and streamed operands
         self.in_order: dict[object, int] = {}  # bounds by way, order and streamed operands
 
     def is_open(self, problem: Problem) -> bool:
@@ -174,7 +173,6 @@ class CoreUsage(Reduction[int]):
         self.results.clear()
         self.solved.clear()
         self.barred.clear()
-        self.by_phases.clear()
         self.in_order.clear()
         self.in_turn = None
         best = self._bounded(problem, self._cheapest(problem, planner), planner)
@@ -390,7 +388,7 @@ class CoreUsage(Reduction[int]):
         # The steps of one way may be cheapest in another, about which nothing was proven.
         scopes += [known.proof.scope for known in self.solved.values() if bound_holds(known, best)]
         by_scope = {
-            scope: {way: self._least(problem, way, scope, planner, best.cost) for way in open_}
+            scope: {way: self._least(problem, way, scope, planner, best.cost, is_last=True) for way in open_}
             for scope in dict.fromkeys(scopes)
         }
         scope = max(by_scope, key=lambda scope: min(by_scope[scope].values(), default=0))
@@ -399,7 +397,16 @@ class CoreUsage(Reduction[int]):
             self.results[way] = replace(self.results[way], least=max(least[way], self.results[way].least))
         return with_lowest_bound(best, least.values(), planner.options.gap)
 
-    def _least(self, problem: Problem, way: int, scope: Scope | None, planner: Planner, enough: int) -> int:
+    def _least(
+        self,
+        problem: Problem,
+        way: int,
+        scope: Scope | None,
+        planner: Planner,
+        enough: int,
+        *,
+        is_last: bool = False,
+    ) -> int:
         """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.
 
         From its own proof, or carried over from that of another way with the same encodings and streamed operands.
@@ -421,7 +428,7 @@ class CoreUsage(Reduction[int]):
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
                 if scope is None or _has_steps_of(scope, known):
                     least = max(least, self._in_order(way, pair[1], known, planner))
-        return least if least >= enough else max(least, self._by_phases(way, asked, scope, planner, enough))
+        return least if least >= enough else max(least, self._by_phases(asked, scope, planner, enough, is_last=is_last))
 
     def _in_order(self, way: int, asked: Problem, known: Solution, planner: Planner) -> int:
         """The bound for operators side by side under the order of `known`, with any kernels and placement of state.
@@ -450,9 +457,10 @@ class CoreUsage(Reduction[int]):
             self.in_order[key] = max(bounds)
         return self.in_order[key]
 
-    def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner, enough: int) -> int:
+    def _by_phases(self, asked: Problem, scope: Scope | None, planner: Planner, enough: int, *, is_last: bool) -> int:
         """A way's bound from the parts of a step around one operator; 0 where none is known.
 
+        `is_last`: it may take all time that is left.
         With the encodings and streamed operands that `scope` names, or those found; it holds for any other choice.
         """
         known = self.in_turn
@@ -466,14 +474,10 @@ class CoreUsage(Reduction[int]):
         options |= {name: option for name, option in named.items() if option is not None}
         if ANY in options.values():
             return 0
-        key = way, *options.values()
-        if key not in self.by_phases:
-            self.by_phases[key] = solvers.phased_bound(
-                _with_operators(asked, options, planner),
-                time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),
-                enough=enough,
-            )
-        return self.by_phases[key]
+        seconds = WAYS.phases_share * planner.options.time_limit_s
+        if is_last:
+            seconds = max(seconds, planner.left_s)
+        return solvers.phased_bound(_with_operators(asked, options, planner), time_limit_s=seconds, enough=enough)
 
     def _shortest(self, problem: Problem) -> int:
         """The way with operators in turn that takes the least time."""
