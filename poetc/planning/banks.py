@@ -24,12 +24,14 @@ from poetc.planning.solution import Solution, cost_of_computing_once, everything
 from poetc.scheduling import (
     Compute,
     Move,
+    OperatorSpec,
     PageIn,
     PageOut,
     Paging,
     Problem,
     Schedule,
     ScheduleError,
+    Variant,
     pack,
     trace_of,
     verify,
@@ -162,7 +164,7 @@ class _InBanks:
 
     def _repeat(self, first: Solution) -> None:
         """Schedules with repeated operators: one more or one less, as long as that saves something."""
-        if self.problem.paging is not Paging.NONE:
+        if self.problem.paging is not Paging.NONE or len(self.problem.banks) < 2:
             return
         base = first if self.best is None else self.best
         actions = base.schedule.actions
@@ -200,6 +202,10 @@ class _InBanks:
         if any(isinstance(s, Move) for s in schedule.actions):
             schedule = without_moves(plain.problem, schedule)
         pages = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.actions) else 0
+        # In one bank nothing is placed. The kernels of the schedule stay, so that its proof holds.
+        kernels: list[tuple[OperatorSpec | Variant, ...]] = []
+        if len(problem.banks) > 1:
+            kernels = [(o, *o.low_workspace) for o in self.problem.operators]
         first: int | None = None
         for copies in (True, False):
             rooms = [
@@ -212,11 +218,11 @@ class _InBanks:
                     rooms,
                     time_limit_s=BANK.place_share * self.limit_s,
                     copies=copies,
-                    kernels=[(o, *o.low_workspace) for o in self.problem.operators],
+                    kernels=kernels,
                 )
                 if placed is None:
                     break
-                if KERNELS.is_open(self.problem):
+                if kernels and KERNELS.is_open(self.problem):
                     plain = plain.with_choice(KERNELS.name, placed.kernels)
                     problem = self.planner.inner.fixed(self.problem, plain)
                 packed = self._in_banks(problem, schedule, placed, plain.proof)

@@ -84,7 +84,7 @@ class BankSettings:
 
     first_share: float = 0.4  # of the time limit, for a schedule for all RAM and the bound
     between: tuple[float, ...] = (0.0, 0.35, 0.7)  # from the RAM of the cheapest banks to that of the first schedule
-    place_share: float = 0.1  # of the time limit, to choose banks for one schedule
+    place_share: float = 0.15  # of the time limit, to choose banks for one schedule
     bound_share: float = 0.25  # for the bound on all placements
     attempts: int = 6  # to pack, each with less room in the banks that were too small
     tightenings: int = 4  # of the RAM of a schedule whose tensors fit in no banks

@@ -34,6 +34,7 @@ from poetc.solvers.highs import COST_SCALE, Mip
 MAX_NODES, GAP = 200, 1e-4
 UNIT = 1024  # bytes, in rows of the MIP
 MOST_ENTRIES = 2_000_000  # of a MIP that is tried
+LEAST_MOVED = 0.001  # of the smallest bank: smaller tensors are not copied to another one
 LEAST_ABSENCE = 2  # actions from one access to the next, of a tensor that is copied to another bank meanwhile
 
 Columns = list[int]  # one a bank: 1 in the one that is chosen
@@ -248,7 +249,8 @@ class _Placement:
         if key not in self.first:
             self.first[key] = self._choice()
         is_fixed = stay.tensor in self.state or tensor.initial == "ram" or tensor.move_ns is None
-        may_move = self.copies and not is_fixed and tensor.size_bytes == stay.size_bytes
+        is_large = tensor.size_bytes >= LEAST_MOVED * min(self.budgets)
+        may_move = self.copies and is_large and not is_fixed and tensor.size_bytes == stay.size_bytes
         now, last, places = self.first[key], stay.start - 1, list[Columns]()
         for step in stay.accesses:
             if places and may_move and step - last > LEAST_ABSENCE:
