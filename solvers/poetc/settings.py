@@ -148,7 +148,7 @@ class SpreadSettings:
     most_pairs: int = 1_500_000  # operators times tensors that are decided about: larger problems are left
     again_share: float = 0.2  # of the capacity: the least working set of an operator whose repetitions have such rows
     most_again_entries: int = 700_000  # coefficients, from which on operators that run again have no rows for RAM
-    chain: int = 4  # operators in a row that would run again beside a tensor, which shows that they cannot
+    chain: int = 4  # makers of operands in turn that are looked at, where two tensors are in RAM together
     work_share: float = 0.15  # of the work limit: no relaxation begins once so much is spent
     coarse_share: float = 0.6  # of that work, while small state is no decision
     effort: int = 4  # times the work on another relaxation, for a MIP

@@ -88,8 +88,11 @@ def paired(seed: int) -> tuple[Problem, Optimum] | None:
         output = b.tensor(f"t{k}", random.choice((1, 3, 4, 5, 6)), final="ram" if k == operators - 1 else "")
         alike = [t for t in inputs[:1] if t > 0 and b.tensors[t].size_bytes == b.tensors[output].size_bytes]
         pairs = [InPlace(input=t, output=output) for t in alike if random.random() < 0.5]
-        b.operator(f"op{k}", inputs, (output,), in_place=pairs)
-        there.append(output)
+        outputs = [output]
+        if random.random() < 0.2:
+            outputs.append(b.tensor(f"u{k}", random.choice((1, 3, 5))))
+        b.operator(f"op{k}", inputs, outputs, in_place=pairs)
+        there += outputs
     times = random.choice((1, 5, 20))
     tensors = (
         dataclasses.replace(t, page_out_pj=times * t.page_out_pj, page_in_pj=times * t.page_in_pj) for t in b.tensors

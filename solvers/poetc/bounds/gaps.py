@@ -73,6 +73,7 @@ class GapModel(CutModel):
         """`free`: tensors too small to decide about; see `CutModel`. Such state lives in RAM and takes no room."""
         self.chains = [chain for chain in chains if chain[0] not in free]
         self.no_decision = {t for chain in chains if chain[0] in free for t in chain}
+        self.met: dict[tuple[int, int, int, int, int], set[int] | None] = {}  # see `_met`
         super().__init__(model, cuts, free=free - {t for chain in chains for t in chain})
 
     def _build(self, between: bool) -> None:
@@ -102,11 +103,13 @@ class GapModel(CutModel):
         self.staying = np.array([(g.start, g.end, model.size[g.t], g.stays, g.t) for g in gaps]).reshape(-1, 5)
         pinned = [(t, interval) for t, interval in enumerate(self.pinned) if interval is not None and self.counted[t]]
         self.always = [(t, *interval, self.counted[t]) for t, interval in pinned]
+        self.operands = [frozenset((*model.inputs[v], *model.outputs[v])) for v in range(model.n_ops)]
+        self.needed = [working_set_bytes(model, v) for v in range(model.n_ops)]
+        fixed = [self.fixed_bytes(v, operands) for v, operands in enumerate(self.operands)]
+        self.room = [self.capacity - held - needed for held, needed in zip(fixed, self.needed, strict=True)]
         for v in range(model.n_ops):
             self._again(v)
-            operands = frozenset((*model.inputs[v], *model.outputs[v]))
-            room = self.capacity - self.fixed_bytes(v, operands) - working_set_bytes(model, v)
-            self.ram_row(list(self.kept[v]), [float(size) for size in self.kept[v].values()], room)
+            self.ram_row(list(self.kept[v]), [float(size) for size in self.kept[v].values()], self.room[v])
             self._together(v)
         if self.in_ram:  # other tensors are there too when a step begins
             room = model.capacity - sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
@@ -186,17 +189,16 @@ class GapModel(CutModel):
             for t in model.outputs[v]:
                 runs = [gap.run for gap in self.of_tensor[t] if gap.run >= 0]
                 mip.row([times, *runs], [1.0, *[-1.0] * len(runs)], lower=0.0)
-        operands = {*model.inputs[v], *model.outputs[v]}
-        needed = float(working_set_bytes(model, v))
+        operands, needed = self.operands[v], float(self.needed[v])
         pairs = list(itertools.combinations([u for u in model.inputs[v] if self.of_tensor[u]], 2))
         start, end, size, stays, of = self.staying.T
         for gap in gaps:
             for u in model.inputs[v]:
                 self._operand(gap, u)
             for x, y in pairs:
-                loads = None if self._fits({x, y}, gap.start) else self._loads(x, y, gap)
+                loads = self._met(x, y, gap.start, gap.end)
                 if loads is not None:
-                    mip.row([gap.run, *loads], [1.0, *[-1.0] * len(loads)], upper=0.0)
+                    mip.row([gap.run, *sorted(loads)], [1.0, *[-1.0] * len(loads)], upper=0.0)
             beside = (start <= gap.start) & (end >= gap.end) & ~np.isin(of, list(operands))
             fixed = self._always(gap.start + 1, gap.end, operands)
             if fixed + needed > self.capacity:
@@ -208,75 +210,89 @@ class GapModel(CutModel):
             self.ram_row([gap.run, *index], [needed, *value], self.capacity - fixed)
 
     def _together(self, v: int) -> None:
-        """Add the rows for operands of `v` of which none can be made beside the other: something is paged in.
+        """Add the rows for operands of `v` that are in RAM together, and of which none can be made beside the other.
 
-        Let `x` be the one whose gap starts first, at a, and `y` the other one, whose gap starts at b. Either `x` is in
-        RAM from b on, and `y` with it. Or the last of the two that comes finds the other one in RAM.
+        Where the later one of their gaps starts, both may be in RAM, and stay. Else something is paged in.
         """
         ending = [gap for t in self.model.inputs[v] for gap in self.of_tensor[t] if gap.end == v]
         for x, y in itertools.combinations(sorted(ending, key=lambda gap: gap.start), 2):
-            loads = self._loads(x.t, y.t, y)
-            if loads is None:
-                continue
-            if x.start == y.start:
-                for gap in (x, y):
-                    self._require(loads + [gap.stays] * (gap.stays >= 0))
-            else:
-                self._require(loads + [y.stays] * (y.stays >= 0 and self._fits({x.t, y.t}, y.start)))
+            loads = self._met(x.t, y.t, v - 1, v)
+            if loads is not None:
+                self._require(sorted(loads))
+            loads = self._meet(x.t, y.t, y.start, v) if self._fits({x.t, y.t}, y.start) else None
+            for gap in (x, y) if x.start == y.start else (y,):
+                if loads is not None:
+                    self._require(sorted(loads) + [gap.stays] * (gap.stays >= 0))
 
-    def _loads(self, x: int, y: int, gap: Gap) -> list[int] | None:
-        """Columns of page-ins of which one is 1, if neither of two tensors can be made beside the other.
+    def _met(self, x: int, y: int, b: int, v: int, depth: int = SPREAD.chain) -> set[int] | None:
+        """Columns of page-ins of which one is 1, if two tensors are in RAM together some time between b and v.
 
-        Both are in RAM some time in the gap, and come after its start. None where they can come without a page-in.
+        None if they may be there without. Both are in RAM at b, or come later. So b goes back to an operator beside
+        which they do not fit, or which makes one of them, from operands that are in RAM together with the other one.
         """
-        first = self._paged_beside(x, y, gap)
-        second = None if first is None else self._paged_beside(y, x, gap)
-        if first is None or second is None:
+        model = self.model
+        if model.size[x] + model.size[y] < SPREAD.again_share * self.capacity:
+            return None  # they fit beside nearly all operators
+        makers = model.producer[x], model.producer[y]
+        while b >= 0 and b not in makers and self._fits({x, y}, b):
+            b -= 1
+        key = min(x, y), max(x, y), b, v, depth
+        if key not in self.met:
+            self.met[key] = self._met_since(*key)
+        return self.met[key]
+
+    def _met_since(self, x: int, y: int, b: int, v: int, depth: int) -> set[int] | None:
+        model, loads = self.model, set[int]()
+        born = [t for t in (x, y) if model.producer[t] == b]
+        if b < 0 or len(born) == 2:
             return None
-        gaps = [g for t in {x, y, *first, *second} for g in self.of_tensor[t]]
-        return sorted({g.load for g in gaps if g.load >= 0 and g.start < gap.end and g.end > gap.start})
+        if born and self._fits({x, y}, b):
+            beside = self._met_operand(b, y if born[0] == x else x, b - 1, b, depth)
+            if beside is None:
+                return None
+            loads |= beside
+        more = self._meet(x, y, b, v, depth)
+        return None if more is None else loads | more
 
-    def _paged_beside(self, t: int, other: int, gap: Gap, depth: int = SPREAD.chain) -> set[int] | None:
-        """Tensors of which one is paged in, in the gap, if `t` is made beside `other`; None if that is not implied.
+    def _meet(self, x: int, y: int, b: int, v: int, depth: int = SPREAD.chain) -> set[int] | None:
+        """The same for two that are not both in RAM at b: the later one is paged in, or made beside the other one."""
+        if self.model.producer[x] == self.model.producer[y] >= 0:
+            return None  # they may be made together
+        loads = {g.load for t in (x, y) for g in self.of_tensor[t] if g.load >= 0 and g.start < v and g.end > b}
+        for t, other in ((x, y), (y, x)):
+            if self._executes(self.model.producer[t], other, b, v):
+                beside = self._met_operand(self.model.producer[t], other, b, v, depth)
+                if beside is None:
+                    return None
+                loads |= beside
+        return loads
 
-        Neither of the two is paged in there. An operand u of the maker of `t` comes in the gap as well, if it cannot be
-        in RAM where that starts. `other` is there by then, if it cannot be made beside u. So u is made beside it, or
-        paged in.
-        """
-        model, maker = self.model, self.model.producer[t]
-        if maker < 0 or not model.recomputable[maker]:
-            return set()
-        if not self._executes(maker, other, gap):
-            return set()
-        if depth:
-            for u in model.inputs[maker]:
-                if not self.of_tensor[u] or u == other or self._fits({u}, gap.start):
-                    continue
-                if self._executes(model.producer[other], u, gap):
-                    continue
-                paged = self._paged_beside(u, other, gap, depth - 1)
-                if paged is not None:
-                    return {u, *paged}
-        return None
+    def _met_operand(self, maker: int, other: int, b: int, v: int, depth: int) -> set[int] | None:
+        """`_met` of an operand of `maker` and another tensor: the fewest columns."""
+        operands = [u for u in self.model.inputs[maker] if u != other and self.of_tensor[u]] if depth else []
+        loads = [self._met(u, other, b, v, depth - 1) for u in operands]
+        return min((columns for columns in loads if columns is not None), key=len, default=None)
 
-    def _executes(self, v: int, t: int, gap: Gap) -> bool:
-        """Whether `v` can be executed again beside `t`, some time in the gap."""
+    def _executes(self, v: int, t: int, first: int, last: int) -> bool:
+        """Whether `v` can be executed again beside `t`, some time between two operators."""
         if v < 0 or not self.model.recomputable[v]:
             return False
-        operands = {*self.model.inputs[v], *self.model.outputs[v]}
-        fixed = self._always(gap.start + 1, gap.end, operands | {t})
-        return t in operands or working_set_bytes(self.model, v) + self.model.size[t] + fixed <= self.capacity
+        if t in self.operands[v]:
+            return True
+        fixed = self._always(first + 1, last, self.operands[v] | {t})
+        return self.needed[v] + self.model.size[t] + fixed <= self.capacity
 
     def _fits(self, tensors: set[int], v: int) -> bool:
-        """Whether these tensors can be in RAM while `v` is first executed; at the start of the step they can."""
+        """Whether these tensors can be in RAM while `v` is first executed."""
         if v < 0:
             return True
-        operands = {*self.model.inputs[v], *self.model.outputs[v]}
-        more = sum(self.model.size[u] for u in tensors - operands)
-        fixed = self.fixed_bytes(v, frozenset(operands | tensors))
-        return working_set_bytes(self.model, v) + more + fixed <= self.capacity
+        more = sum(self.model.size[u] for u in tensors - self.operands[v])
+        if more <= self.room[v]:
+            return True
+        pinned = sum(self.counted[u] for u in tensors - self.operands[v] if self.is_pinned(u, v))
+        return more <= self.room[v] + pinned
 
-    def _always(self, first: int, last: int, operands: set[int]) -> int:
+    def _always(self, first: int, last: int, operands: frozenset[int]) -> int:
         """The bytes of pinned tensors, but for `operands`, that are in RAM from one operator to another."""
         return sum(size for t, a, b, size in self.always if a <= first and b >= last and t not in operands)
 

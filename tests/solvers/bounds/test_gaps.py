@@ -51,7 +51,7 @@ def test_operands_that_cannot_be_made_beside_each_other(monkeypatch: pytest.Monk
             for rows in (True, False):
                 with monkeypatch.context() as patch:
                     if not rows:
-                        patch.setattr(GapModel, "_loads", lambda *_: None)
+                        patch.setattr(GapModel, "_meet", lambda *_: None)
                     relaxation = GapModel(Model(problem), cuts).solve(time_limit_s=60)
                 assert not relaxation.infeasible and relaxation.bound <= best.cost, (seed, cuts, rows)
                 bounds.append(relaxation.bound)
