@@ -228,7 +228,7 @@ class GapModel(CutModel):
         """Columns of page-ins of which one is 1, if two tensors are in RAM together some time between b and v.
 
         None if they may be there without. Both are in RAM at b, or come later. So b goes back to an operator beside
-        which they do not fit, or which makes one of them, from operands that are in RAM together with the other one.
+        which they do not fit, or which makes one of them. Its operands are in RAM together with the other one.
         """
         model = self.model
         if model.size[x] + model.size[y] < SPREAD.again_share * self.capacity:

@@ -14,7 +14,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.large import Diagram, _Shares, bound_of_large
 from poetc.solvers.poetc.search.exhaustive import search
-from poetc.solvers.poetc.settings import LARGE
+from poetc.solvers.poetc.settings import LARGE, SPREAD
 from tests.solvers.cases import case, with_state, worn
 from tests.support import oracle
 from tests.support.problems import training_problem, with_budget
@@ -199,6 +199,7 @@ def test_what_is_written_already_is_read_after_its_only_reader() -> None:
     assert bound_of_large(problem, math.inf).bound == best.cost
 
 
-def test_a_solve_takes_the_bound() -> None:
+def test_a_solve_takes_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poetc.solvers.poetc.bounds.spread.SPREAD", replace(SPREAD, counts=()))
     proof = solve(layers(5), options=SolveOptions(time_limit_s=30, work_limit_s=2, fixed_order=True)).proof
     assert proof.status is Status.OPTIMAL and "large tensors" in proof.method
