@@ -95,8 +95,12 @@ class _Solve(Solving):
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
+        # Where many operators are alike, one good cut comes first; a bound that is known comes from cuts like these.
+        at_once = not self.ties and self.warm_start.proven == 0
+        if at_once:
+            self.spread(runs // 4)
         ladder = self.relaxing.ladder
-        if not ladder.cuts and not self.ties:  # where many operators are alike, one good cut comes first
+        if not ladder.cuts and not self.ties:
             ladder.cuts = set(self.warm_start.cuts)
         known = bool(ladder.cuts)
         single: BackgroundTask[list[Solved]] | None = None
@@ -131,7 +135,8 @@ class _Solve(Solving):
             candidates.exhaust(self)
         if single is not None and not self.done:
             ladder.cuts = self.single_cuts(single.result())
-        self.spread(runs // 4)
+        if not at_once:
+            self.spread(runs // 4)
         if self.warm_start.proven == 0 and not self.done:
             candidates.bound_by_large(self)
         now, windows_s = runs // 2, 0.0  # beside the next relaxation, by the work on the last one

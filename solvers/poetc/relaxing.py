@@ -123,17 +123,18 @@ class Relaxing:
         known, cost, free = self.solving.bound, self.solving.known_cost, small_tensors(self.model)
 
         def task(stop: threading.Event | None = None) -> Rung | None:
-            left_s, solved_with = SPREAD.work_share * self.options.work_limit_s, dict[tuple[int, bool], Solved]()
+            left_s, last_s = SPREAD.work_share * self.options.work_limit_s, 0.0
+            solved_with = dict[tuple[int, bool], Solved]()
 
             def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
-                nonlocal left_s
-                if left_s <= 0 or self.race.out_of_time or (stop is not None and stop.is_set()):
+                nonlocal left_s, last_s
+                over = SPREAD.growth * last_s >= left_s or self.race.out_of_time
+                if over or (stop is not None and stop.is_set()):
                     return None
-                effort = SPREAD.effort
-                solved = self.task(cuts, gaps=True, lp=lp, bound=known, cost=cost, free=free, effort=effort)(stop)
+                solved = self.task(cuts, gaps=True, lp=lp, bound=known, cost=cost, free=free)(stop)
                 solved_with[len(cuts), lp] = solved
                 proven = solved.relaxation is not None and solved.relaxation.bound >= cost * (1 - self.solving.gap)
-                left_s = 0.0 if proven else left_s - solved.work_s
+                last_s, left_s = solved.work_s, 0.0 if proven else left_s - solved.work_s
                 return solved.relaxation
 
             best = best_spread(self.model, relax)
@@ -207,17 +208,16 @@ class Relaxing:
         bound: float | None = None,
         cost: float | None = None,
         free: frozenset[int] | None = None,
-        effort: int | None = None,
     ) -> Callable[..., Solved]:
         """A task that solves the relaxation with these cuts, or its LP, with limited work or until the time is up.
 
-        `bound` and `cost`: the best that are known, in place of those known now. `free` and `effort`: in place of the
+        `bound` and `cost`: the best that are known, in place of those known now. `free`: in place of the
         ladder's. `gaps`: the relaxation of `bounds.gaps`.
         """
         bound = self.solving.bound if bound is None else bound
         cost = self.solving.known_cost if cost is None else cost
         ladder = self.ladder
-        effort = (ladder.effort if between else 1) if effort is None else effort
+        effort = ladder.effort if between else 1
         free = ladder.free if free is None else free
         # Ties are broken as long as that costs little of the gap.
         ties = self.solving.ties and cost - bound > RELAXING.ties_share * CUTS.tie * (cost - self.model.base_cost)
@@ -240,7 +240,7 @@ class Relaxing:
             relaxation = model.solve(
                 time_limit_s=self.race.left_s,
                 max_nodes=effort * RELAXING.most_nodes(model.mip.entries),
-                max_rounds=effort * RELAXING.rounds,
+                max_rounds=SPREAD.rounds if gaps else effort * RELAXING.rounds,
                 gap=gap,
                 cutoff=aim if aim == cost else aim * (1 + ROUNDING),  # beyond HiGHS's tolerances
                 threads=self.options.threads,

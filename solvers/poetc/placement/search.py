@@ -78,6 +78,7 @@ class PlacementSearch:
         self._relaxing_s = 0.0  # work on the last relaxation with several cuts, seconds of a usual machine
         self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with this placement
         self._follows_first = False
+        self._has_spread = False
         self._taken: set[frozenset[int]] = set()  # placements whose first runs of a race are known
         self._stages = self._all_stages()
 
@@ -86,10 +87,14 @@ class PlacementSearch:
         self.options, self.stop_at, self.progress = options, stop_at, progress
         self.settled = self.suggested is not None
 
-    def spread(self, stop_at: float) -> None:
-        """Raise the bound with cuts spread over the step, where a wide gap is left."""
-        if has_wide_gap(self.bound, self.least) and not self.impossible:
-            work_s = SPREAD.work_share * self.options.work_limit_s
+    def spread(self, stop_at: float, share: float = SPREAD.work_share) -> None:
+        """Raise the bound with cuts spread over the step, once, where a wide gap is left.
+
+        `share`: of the work limit.
+        """
+        if has_wide_gap(self.bound, self.least) and not self.impossible and not self._has_spread:
+            self._has_spread = True
+            work_s = share * self.options.work_limit_s
             bound, spent_s = bound_of_spread(self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at)
             self.spent += spent_s
             self.impossible = bound == math.inf
@@ -214,6 +219,7 @@ class PlacementSearch:
             if not waiting:
                 k = positions.index(max(positions, key=lambda v: (bound_at.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in bound_at]
+        self.spread(self.stop_at, SPREAD.early_share)
         self._bound_by_large_tensors()
         yield True
         cuts = {self.model.cut, *([best()] if bound_at else [])}
@@ -522,13 +528,15 @@ def bound_of_spread(
 ) -> tuple[float, float]:
     """The bound of cuts spread over the step with any placement of `chains`, at most `cutoff`; and the work on it.
 
-    Where small state is a decision, a MIP can take ten times as long. So it is none at first.
+    Where small state is a decision, a MIP can take ten times as long. So it is one with the best cuts alone, and only
+    where the MIP without that was solved to the end.
     """
-    spent_s, least = 0.0, 0.0
+    spent_s, last_s, least = 0.0, 0.0, 0.0
 
-    def relax(cuts: tuple[int, ...], lp: bool, free: frozenset[int], end_s: float) -> Relaxation | None:
-        nonlocal spent_s, least
-        if spent_s >= end_s or least >= cutoff or time.monotonic() >= stop_at:
+    def relax(cuts: tuple[int, ...], lp: bool, free: frozenset[int]) -> Relaxation | None:
+        nonlocal spent_s, last_s, least
+        over = spent_s + SPREAD.growth * last_s >= work_s or time.monotonic() >= stop_at
+        if over or least >= cutoff:
             return None
         relaxed = GapModel(model, cuts, chains=chains, free=free)
         if relaxed.mip.entries > PLACEMENT.most_entries:
@@ -536,18 +544,18 @@ def bound_of_spread(
         relaxation = relaxed.solve(
             time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
             relax=lp,
-            max_nodes=SPREAD.effort * PLACEMENT.nodes,
-            max_rounds=SPREAD.effort * PLACEMENT.rounds,
+            max_nodes=PLACEMENT.nodes,
+            max_rounds=SPREAD.rounds,
             gap=PLACEMENT.gap,
             cutoff=cutoff,
         )
-        spent_s += relaxed.work_s(lp=lp)
+        last_s = relaxed.work_s(lp=lp)
+        spent_s += last_s
         least = max(least, min(relaxation.bound, cutoff))
         return relaxation
 
     coarse, fine = small_tensors(model), small_tensors(model, chains)
-    for free, share in ((coarse, SPREAD.coarse_share), (fine, 1.0)) if coarse != fine else ((fine, 1.0),):
-        if has_wide_gap(least, cutoff):
-            end_s = spent_s + share * (work_s - spent_s)
-            best_spread(model, functools.partial(relax, free=free, end_s=end_s))
+    best = best_spread(model, functools.partial(relax, free=coarse))
+    if best is not None and best.exact and coarse != fine and has_wide_gap(least, cutoff):
+        relax(best.cuts, lp=False, free=fine)
     return least, spent_s
