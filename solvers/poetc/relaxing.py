@@ -124,7 +124,7 @@ class Relaxing:
 
         def task(stop: threading.Event | None = None) -> Rung | None:
             left_s, last_s = SPREAD.work_share * self.options.work_limit_s, 0.0
-            solved_with = dict[tuple[int, bool], Solved]()
+            lps, mips = list[Solved](), list[Solved]()
 
             def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
                 nonlocal left_s, last_s
@@ -132,7 +132,7 @@ class Relaxing:
                 if over or (stop is not None and stop.is_set()):
                     return None
                 solved = self.task(cuts, gaps=True, lp=lp, bound=known, cost=cost, free=free)(stop)
-                solved_with[len(cuts), lp] = solved
+                (lps if lp else mips).append(solved)
                 proven = solved.relaxation is not None and solved.relaxation.bound >= cost * (1 - self.solving.gap)
                 last_s, left_s = solved.work_s, 0.0 if proven else left_s - solved.work_s
                 return solved.relaxation
@@ -140,10 +140,9 @@ class Relaxing:
             best = best_spread(self.model, relax)
             if best is None or best.bound <= known:
                 return None
-            mip = solved_with.get((len(best.cuts), False))
-            if mip is None or mip.relaxation is not best:  # an LP, which has no plan to follow
-                solved = solved_with[len(best.cuts), True]
-                return Rung(replace(solved, relaxation=replace(best, held=())), len(best.cuts))
+            mip = next((solved for solved in mips if solved.relaxation is best), None)
+            if mip is None:  # an LP, which has no plan to follow
+                return Rung(replace(lps[0], relaxation=replace(best, held=())), len(best.cuts))
             self.ladder.cuts, self.ladder.free = set(best.cuts), free
             return self._rung(best.cuts, free, mip)
 

@@ -48,8 +48,9 @@ def best_spread(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxatio
     if model.n_ops * (model.n_tensors - len(small_tensors(model))) > SPREAD.most_pairs:
         return None
     best, worse = None, 0
-    for count, lp in [(k, True) for k in SPREAD.counts[:1]] + [(k, False) for k in SPREAD.counts]:
-        relaxation = relax(spread_cuts(model, count), lp)
+    cuts = [*dict.fromkeys(spread_cuts(model, count) for count in SPREAD.counts)]
+    for chosen, lp in [*((c, True) for c in cuts[:1]), *((c, False) for c in cuts)]:
+        relaxation = relax(chosen, lp)
         if relaxation is None or relaxation.infeasible:
             break
         worse = 0 if best is None or relaxation.bound > best.bound else worse + 1

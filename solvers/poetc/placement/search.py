@@ -93,10 +93,10 @@ class PlacementSearch:
         `share`: of the work limit.
         """
         if has_wide_gap(self.bound, self.least) and not self.impossible and not self._has_spread:
-            self._has_spread = True
             work_s = share * self.options.work_limit_s
             bound, spent_s = bound_of_spread(self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at)
             self.spent += spent_s
+            self._has_spread = spent_s > 0
             self.impossible = bound == math.inf
             self.bound = max(self.bound, bound if bound < math.inf else 0.0)
             self._report("state placement")
