@@ -131,7 +131,7 @@ class _InBanks:
             sizes = ", ".join(f"{b.name}={b.budget_bytes}" for b in problem.banks)
             raise LimitError(
                 f"a schedule fits the {problem.budget_bytes:,} bytes of all banks, but its tensors were not found a"
-                f" place in {sizes}; give one bank more"
+                f" place in {sizes}; give one bank more{'' if problem.deadline_ns is None else ', or a later deadline'}"
             )
         return self._proven(self.best, first.proof)
 

@@ -101,10 +101,10 @@ def place_in_banks(
     """
     slack_ps = None
     if problem.deadline_ns is not None:
-        alone = verify_parts([(replace(problem, banks=()), schedule.actions)])
+        # The time alone is asked for: the schedule may need more RAM than all banks have.
+        roomy = replace(problem, banks=(), budget_bytes=2**50)
+        alone = verify_parts([(roomy, schedule.actions)])
         slack_ps = 1000 * (problem.deadline_ns - alone.time_ns - len(schedule.actions))  # an action rounds up
-        if slack_ps < 0:
-            return None
     return _Placement(problem, schedule, budgets, kernels, copies=copies, slack_ps=slack_ps).solve(time_limit_s)
 
 

@@ -38,40 +38,49 @@ def banked(random: Random, operators: int, banks: int = 2) -> Problem:
 
 
 def cheapest(problem: Problem) -> int | None:
-    """The least energy of a schedule, in pJ; None if nothing fits. Without paging. Live bytes count, not packing."""
+    """The least energy of a schedule that ends before the deadline, in pJ; None if nothing fits.
+
+    Without paging. Live bytes count, not packing.
+    """
     tensors, count = problem.tensors, len(problem.banks)
     state = {t for t, tensor in enumerate(tensors) if tensor.initial == "ram"}
     for o in problem.operators:
         state |= {p.output for p in o.in_place if p.required and p.input in state}
-    queue: list[tuple[int, State]] = []
-    best: dict[State, int] = {}
+    queue: list[tuple[int, int, State]] = []
+    best: dict[State, list[tuple[int, int]]] = {}  # costs and times, none better than another in both
 
-    def push(cost: int, at: State) -> None:
-        if cost < best.get(at, cost + 1):
-            best[at] = cost
-            heapq.heappush(queue, (cost, at))
+    def push(cost: int, time_ns: int, at: State) -> None:
+        if problem.deadline_ns is None:
+            time_ns = 0
+        elif time_ns > problem.deadline_ns:
+            return
+        known = best.setdefault(at, [])
+        if not any(c <= cost and t <= time_ns for c, t in known):
+            known[:] = [(c, t) for c, t in known if c < cost or t < time_ns] + [(cost, time_ns)]
+            heapq.heappush(queue, (cost, time_ns, at))
 
     initial = [t for t, tensor in enumerate(tensors) if tensor.initial == "ram"]
     for choice in itertools.product(range(count), repeat=len(initial)):
         place = [-1] * len(tensors)
         for t, b in zip(initial, choice, strict=True):
             place[t] = b
-        push(0, (tuple(place), 0))
+        push(0, 0, (tuple(place), 0))
     everything = (1 << len(problem.operators)) - 1
     final = [t for t, tensor in enumerate(tensors) if tensor.final == "ram"]
     while queue:
-        cost, at = heapq.heappop(queue)
-        if cost > best[at]:
+        cost, time_ns, at = heapq.heappop(queue)
+        if (cost, time_ns) not in best[at]:
             continue
         place, done = at
         if done == everything and all(place[t] >= 0 for t in final):
             return cost
-        for more, after in _actions(problem, at, state):
-            push(cost + more, after)
+        for more, more_ns, after in _actions(problem, at, state):
+            push(cost + more, time_ns + more_ns, after)
     return None
 
 
-def _actions(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int, State]]:
+def _actions(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int, int, State]]:
+    """The energy, the time and the end of each action."""
     place, done = at
     sizes = [t.size_bytes for t in problem.tensors]
     used = [problem.base_bytes if b == 0 else 0 for b in range(len(problem.banks))]
@@ -84,12 +93,13 @@ def _actions(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int
     for t, b in enumerate(place):
         if b < 0:
             continue
-        yield 0, (_with(place, {t: -1}), done)
+        yield 0, 0, (_with(place, {t: -1}), done)
         move_ns = problem.tensors[t].move_ns
         for to, bank in enumerate(problem.banks):
             if to != b and t not in state and move_ns is not None and rooms[to] >= sizes[t]:
                 fj = (problem.banks[b].read_fj_per_byte + bank.write_fj_per_byte) * sizes[t]
-                yield problem.tensors[t].move_pj - (-fj // 1000), (_with(place, {t: to}), done)
+                ps = (problem.banks[b].read_ps_per_byte + bank.write_ps_per_byte) * sizes[t]
+                yield problem.tensors[t].move_pj - (-fj // 1000), move_ns - (-ps // 1000), (_with(place, {t: to}), done)
     for k, op in enumerate(problem.operators):
         if any(place[t] < 0 for t in op.inputs) or any(place[t] >= 0 for t in op.outputs):
             continue
@@ -117,12 +127,13 @@ def _actions(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int
                 need[workspace] += op.workspace_bytes
                 if any(n > room for n, room in zip(need, rooms, strict=True)):
                     continue
-                fj = sum(problem.banks[place[t]].read_fj_per_byte * sizes[t] for t in set(op.inputs))
-                fj += sum(problem.banks[b].write_fj_per_byte * sizes[t] for t, b in placed.items())
-                w = problem.banks[workspace]
-                fj += (w.read_fj_per_byte + w.write_fj_per_byte) * op.workspace_bytes
+                read = [(problem.banks[place[t]], sizes[t], 0) for t in set(op.inputs)]
+                written = [(problem.banks[b], 0, sizes[t]) for t, b in placed.items()]
+                accesses = [*read, *written, (problem.banks[workspace], op.workspace_bytes, op.workspace_bytes)]
+                fj = sum(b.read_fj_per_byte * n + b.write_fj_per_byte * m for b, n, m in accesses)
+                ps = sum(b.read_ps_per_byte * n + b.write_ps_per_byte * m for b, n, m in accesses)
                 after = _with(place, dict.fromkeys(pairs.values(), -1) | placed)
-                yield op.energy_pj - (-fj // 1000), (after, done | 1 << k)
+                yield op.energy_pj - (-fj // 1000), op.time_ns - (-ps // 1000), (after, done | 1 << k)
 
 
 def _with(place: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:
