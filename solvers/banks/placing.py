@@ -44,16 +44,12 @@ Pair = tuple[int, int]  # an input, and the output in place of it
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The bank of each tensor and workspace of a schedule, and its `actions` with copies between banks.
-
-    `bound`: no assignment of banks costs less, with the copies that were considered.
-    """
+    """The bank of each tensor and workspace of a schedule, and its `actions` with copies between banks."""
 
     banks: tuple[int, ...]
     workspace_banks: tuple[int, ...]
     kernels: tuple[int, ...]  # the number of each operator's
     actions: tuple[Action, ...]
-    bound: float
 
 
 @dataclass(slots=True)
@@ -211,13 +207,12 @@ class _Placement:
             mip.row(list(held), [v / UNIT for v in held.values()], upper=self.budgets[bank] / UNIT)
         if self.slack_ps is not None:
             mip.row(list(self.times), [v / 1e6 for v in self.times.values()], upper=self.slack_ps / 1e6)
-        values, bound = self._greedy(), 0.0
+        values = self._greedy()
         if mip.entries <= MOST_ENTRIES:
             answer = mip.solve(time_limit_s=max(0.1, time_limit_s), max_nodes=MAX_NODES, gap=GAP, start=values)
-            bound = answer.bound / scale
             if answer.values is not None:
                 values = dict(enumerate(answer.values.tolist()))
-        return None if values is None else self._placed(values, bound)
+        return None if values is None else self._placed(values)
 
     def _choice(self) -> Columns:
         columns = [self.mip.column() for _ in self.banks]
@@ -438,7 +433,7 @@ class _Placement:
                 return None
         return chosen
 
-    def _placed(self, values: dict[int, float], bound: float) -> Placed:
+    def _placed(self, values: dict[int, float]) -> Placed:
         def bank_of(columns: Columns) -> int:
             return max(self.banks, key=lambda b: (values[columns[b]], -b))
 
@@ -473,7 +468,7 @@ class _Placement:
             left = (self.reads[step][i] for i, _ in action.in_place)
             actions += [Free(self.stays[s].tensor) for s in left if s not in now]
         actions += [Free(self.stays[s].tensor) for s in self.frees[-1] if s not in taken]
-        return Placed(banks, tuple(workspace_banks), tuple(kernels), tuple(actions), bound)
+        return Placed(banks, tuple(workspace_banks), tuple(kernels), tuple(actions))
 
     def _are_together(self, step: int, pair: Pair, bank_of: Callable[[Columns], int]) -> bool:
         i, o = pair
