@@ -196,7 +196,7 @@ class GapModel(CutModel):
             for u in model.inputs[v]:
                 self._operand(gap, u)
             for x, y in pairs:
-                loads = self._met(x, y, gap.start, gap.end)
+                loads = self._met(x, y, gap.start, gap.end, SPREAD.chain)
                 if loads is not None:
                     mip.row([gap.run, *sorted(loads)], [1.0, *[-1.0] * len(loads)], upper=0.0)
             beside = (start <= gap.start) & (end >= gap.end) & ~np.isin(of, list(operands))
@@ -216,22 +216,23 @@ class GapModel(CutModel):
         """
         ending = [gap for t in self.model.inputs[v] for gap in self.of_tensor[t] if gap.end == v]
         for x, y in itertools.combinations(sorted(ending, key=lambda gap: gap.start), 2):
-            loads = self._met(x.t, y.t, v - 1, v)
+            loads = self._met(x.t, y.t, v - 1, v, SPREAD.chain)
             if loads is not None:
                 self._require(sorted(loads))
-            loads = self._meet(x.t, y.t, y.start, v) if self._fits({x.t, y.t}, y.start) else None
+            fits = self._fits({x.t, y.t}, y.start)
+            loads = self._meet(x.t, y.t, y.start, v, SPREAD.chain) if fits else None
             for gap in (x, y) if x.start == y.start else (y,):
                 if loads is not None:
                     self._require(sorted(loads) + [gap.stays] * (gap.stays >= 0))
 
-    def _met(self, x: int, y: int, b: int, v: int, depth: int = SPREAD.chain) -> set[int] | None:
+    def _met(self, x: int, y: int, b: int, v: int, depth: int) -> set[int] | None:
         """Columns of page-ins of which one is 1, if two tensors are in RAM together some time between b and v.
 
         None if they may be there without. Both are in RAM at b, or come later. So b goes back to an operator beside
         which they do not fit, or which makes one of them. Its operands are in RAM together with the other one.
         """
         model = self.model
-        if model.size[x] + model.size[y] < SPREAD.again_share * self.capacity:
+        if model.size[x] + model.size[y] < SPREAD.pair_share * self.capacity:
             return None  # they fit beside nearly all operators
         makers = model.producer[x], model.producer[y]
         while b >= 0 and b not in makers and self._fits({x, y}, b):
@@ -254,7 +255,7 @@ class GapModel(CutModel):
         more = self._meet(x, y, b, v, depth)
         return None if more is None else loads | more
 
-    def _meet(self, x: int, y: int, b: int, v: int, depth: int = SPREAD.chain) -> set[int] | None:
+    def _meet(self, x: int, y: int, b: int, v: int, depth: int) -> set[int] | None:
         """The same for two that are not both in RAM at b: the later one is paged in, or made beside the other one."""
         if self.model.producer[x] == self.model.producer[y] >= 0:
             return None  # they may be made together
@@ -279,18 +280,14 @@ class GapModel(CutModel):
             return False
         if t in self.operands[v]:
             return True
-        fixed = self._always(first + 1, last, self.operands[v] | {t})
+        fixed = self._always(first + 1, last, self.operands[v])
         return self.needed[v] + self.model.size[t] + fixed <= self.capacity
 
     def _fits(self, tensors: set[int], v: int) -> bool:
         """Whether these tensors can be in RAM while `v` is first executed."""
         if v < 0:
             return True
-        more = sum(self.model.size[u] for u in tensors - self.operands[v])
-        if more <= self.room[v]:
-            return True
-        pinned = sum(self.counted[u] for u in tensors - self.operands[v] if self.is_pinned(u, v))
-        return more <= self.room[v] + pinned
+        return sum(self.model.size[u] for u in tensors - self.operands[v]) <= self.room[v]
 
     def _always(self, first: int, last: int, operands: frozenset[int]) -> int:
         """The bytes of pinned tensors, but for `operands`, that are in RAM from one operator to another."""

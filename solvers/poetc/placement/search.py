@@ -87,13 +87,10 @@ class PlacementSearch:
         self.options, self.stop_at, self.progress = options, stop_at, progress
         self.settled = self.suggested is not None
 
-    def spread(self, stop_at: float, share: float = SPREAD.work_share) -> None:
-        """Raise the bound with cuts spread over the step, once, where a wide gap is left.
-
-        `share`: of the work limit.
-        """
+    def spread(self, stop_at: float) -> None:
+        """Raise the bound with cuts spread over the step, once, where a wide gap is left."""
         if has_wide_gap(self.bound, self.least) and not self.impossible and not self._has_spread:
-            work_s = share * self.options.work_limit_s
+            work_s = SPREAD.placement_share * self.options.work_limit_s
             bound, spent_s = bound_of_spread(self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at)
             self.spent += spent_s
             self._has_spread = spent_s > 0
@@ -219,7 +216,7 @@ class PlacementSearch:
             if not waiting:
                 k = positions.index(max(positions, key=lambda v: (bound_at.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in bound_at]
-        self.spread(self.stop_at, SPREAD.early_share)
+        self.spread(self.stop_at)
         self._bound_by_large_tensors()
         yield True
         cuts = {self.model.cut, *([best()] if bound_at else [])}
@@ -529,7 +526,7 @@ def bound_of_spread(
     """The bound of cuts spread over the step with any placement of `chains`, at most `cutoff`; and the work on it.
 
     Where small state is a decision, a MIP can take ten times as long. So it is one with the best cuts alone, and only
-    where the MIP without that was solved to the end.
+    where their relaxation without that was solved to the end.
     """
     spent_s, last_s, least = 0.0, 0.0, 0.0
 
