@@ -83,10 +83,6 @@ STAGES: Mapping[str, Mapping[str, Callable[..., object]]] = {
     "best operator of a cut": {"poetc.relaxing:Relaxing.best_cut": _middle},
     "spread cuts": {"poetc.relaxing:best_spread": _is(None), "poetc.placement.search:best_spread": _is(None)},
     "rows between cuts": {"poetc.bounds.cuts:Between.rows": _is(None)},
-    "large tensors": {
-        "poetc.candidates:worth_large_tensors": _is(False),
-        "poetc.placement.search:worth_large_tensors": _is(False),
-    },
     "ties": {"poetc.solving:has_many_alike": _is(False)},
     "phases": {":phased_bound": _is(0)},
     "kernel of the fullest": {":kernel_of_fullest": _is((0, 0))},

@@ -32,7 +32,6 @@ STAGES = {
     "nested checkpoints": BETTER,
     "windows": BETTER,
     "published heuristics": BETTER,
-    "large tensors": BETTER,
     "exhaustive search": BETTER,
     "state placement": PLACING,
     "best state placement so far": PLACING,

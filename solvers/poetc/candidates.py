@@ -10,14 +10,13 @@ from dataclasses import replace
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
-from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.search.flatten import flatten
 from poetc.solvers.poetc.search.heuristics import offer_published
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.unrolled import Unrolled
-from poetc.solvers.poetc.settings import CANDIDATES, CUTS, HEURISTICS, LARGE, RELAXING
+from poetc.solvers.poetc.settings import CANDIDATES, CUTS, HEURISTICS, RELAXING
 from poetc.solvers.poetc.solving import Solving
 
 
@@ -149,19 +148,3 @@ def exhaust(solving: Solving) -> None:
     bound = min(result.bound, cutoff)
     solving.take_bound(bound, "exhaustive search")
     solving.say("exhaustive search")
-
-
-def bound_by_large(solving: Solving) -> None:
-    """Take the bound of a search in which only large tensors take RAM, where cuts left a wide gap."""
-    if worth_large_tensors(solving.model, solving.bound, solving.known_cost):
-        large = bound_of_large(
-            solving.problem,
-            solving.known_cost,
-            known=solving.bound,
-            work_s=LARGE.work_share * solving.options.work_limit_s,
-            stop_at=solving.stop_at,
-        )
-        if large.bound == math.inf:
-            raise solving.infeasible("proven by large tensors")
-        solving.take_bound(large.bound, "large tensors")
-        solving.say("large tensors")

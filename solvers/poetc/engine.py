@@ -137,8 +137,6 @@ class _Solve(Solving):
             ladder.cuts = self.single_cuts(single.result())
         if not at_once:
             self.spread(runs // 4)
-        if self.warm_start.proven == 0 and not self.done:
-            candidates.bound_by_large(self)
         now, windows_s = runs // 2, 0.0  # beside the next relaxation, by the work on the last one
         for _ in range(ENGINE.refinements):
             if self.done or self.race.out_of_time:

@@ -14,7 +14,6 @@ class Rules:
     """A rule is applied where it is True.
 
     `search_` rules are those of `search.exhaustive`. `cuts_` rules are those of `bounds.cuts` and `bounds.between`.
-    `large_` rules are those of `bounds.large`.
     """
 
     search_useless_leaves: bool = True  # tensors without later readers leave RAM for good
@@ -29,10 +28,6 @@ class Rules:
     cuts_recomputation_rows: bool = True  # rows for operators that run again, or none if they never fit
     cuts_chain_rows: bool = True  # such rows count operands of other repeated operators
     cuts_slack_rows: bool = True  # a RAM row that no choice can violate is left out
-    large_dominance: bool = True  # a state is left out where another can turn into it and has still paid no more
-    large_passing: bool = True  # a tensor with one reader is not written to be read after that reader
-    large_useful: bool = True  # states do not tell apart tensors that nothing reads any more
-    large_cutoff: bool = True  # a state as dear as the best schedule known is not followed
 
 
 ALL = Rules()

@@ -35,7 +35,7 @@ class EngineSettings:
     small_operators: int = 200  # up to so many, a problem is small: its relaxations take milliseconds
     small_gap: float = 1e-6  # fraction of the total: small problems are closed so far where that costs next to nothing
     tiny_operators: int = 12  # up to so many, exhaustive search comes before any relaxation with several cuts
-    wide_gap: float = 0.05  # fraction of the cost, from which on spread cuts and large tensors are worth their work
+    wide_gap: float = 0.05  # fraction of the cost, from which on spread cuts are worth their work
 
     # Runs of the heuristic: about as many as take as long as a relaxation.
     small_runs: int = 240  # for small numbers of operators
@@ -154,25 +154,6 @@ class SpreadSettings:
     placement_share: float = 0.08  # likewise, with an open placement, which plans of other relaxations choose
     growth: float = 2.0  # times the work on the last relaxation: the next one begins if so much is left
     rounds: int = 30  # of HiGHS at the root: ten times as many prove .2 % more, in two to three times the time
-
-
-@dataclass(frozen=True, slots=True)
-class LargeSettings:
-    """The search in which only large tensors take RAM (`bounds.large`)."""
-
-    shares: tuple[float, ...] = (0.2, 0.05, 0.02)  # of the capacity: the smallest large tensor, one after the other
-    most_chains: int = 4  # chains of state whose place is a decision; others take no room
-    work_share: float = 0.5  # of the work limit, at most
-    most_transitions: int = 4_000_000  # in all
-    first_transitions: int = 1_400_000  # of them, while no more is proven than was known
-    first_share: float = 1.5  # of that work, likewise: TCN's first share takes .8 million
-    transition_s: float = 1.9e-6  # work a transition
-    most_operators: int = 1500  # larger problems are left
-    widths: tuple[int, ...] = (50, 200, 800)  # states after an operator, one after the other; dearer ones are merged
-    wider: int = 3  # times the transitions of a width are left where the next one is tried
-    leaders: int = 40  # cheapest states that others are compared with
-    most_drops: int = 64  # sets of tensors that may leave for one action
-    look: int = 256  # states between two looks at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +391,6 @@ LADDER = LadderSettings()
 CUTS = CutSettings()
 BETWEEN = BetweenSettings()
 SPREAD = SpreadSettings()
-LARGE = LargeSettings()
 ORDERS = OrderSettings()
 LOW_TRAFFIC = LowTrafficSettings()
 RACE = RaceSettings()

@@ -77,7 +77,7 @@ def gap_share(bound: float, cost: float) -> float:
 
 
 def has_wide_gap(bound: float, cost: float) -> bool:
-    """Whether so much is left between the two that spread cuts and large tensors are worth their work."""
+    """Whether so much is left between the two that spread cuts are worth their work."""
     return bound < cost * (1 - ENGINE.wide_gap)
 
 

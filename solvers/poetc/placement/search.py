@@ -34,7 +34,6 @@ from poetc.solvers.poetc.beside import BackgroundTask
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.ladder import fullest_operator, has_wide_gap, new_cuts, single_cut_positions
-from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
 from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
@@ -42,7 +41,7 @@ from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.plans import chain_ends, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.settings import LARGE, PLACEMENT, RELAXING, SPREAD, WORK
+from poetc.solvers.poetc.settings import PLACEMENT, RELAXING, SPREAD, WORK
 from poetc.solvers.poetc.work import simplex_s
 
 
@@ -217,7 +216,6 @@ class PlacementSearch:
                 k = positions.index(max(positions, key=lambda v: (bound_at.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in bound_at]
         self.spread(self.stop_at)
-        self._bound_by_large_tensors()
         yield True
         cuts = {self.model.cut, *([best()] if bound_at else [])}
         if excess and best() == at:
@@ -326,25 +324,6 @@ class PlacementSearch:
         elif nothing_known:  # else it proves only that nothing is cheaper
             self.impossible = True
         return relaxation
-
-    def _bound_by_large_tensors(self) -> None:
-        if not worth_large_tensors(self.model, self.bound, self.least):
-            return
-        large = bound_of_large(
-            self.problem,
-            self.least,
-            chains=self.chains,
-            first=self.best(),
-            known=self.bound,
-            work_s=LARGE.work_share * self.options.work_limit_s,
-            stop_at=self.stop_at,
-        )
-        self.spent += large.transitions * LARGE.transition_s
-        if large.bound == math.inf:
-            self.impossible = True
-            return
-        self.bound = max(self.bound, large.bound)
-        self._report("state placement")
 
     def _report(self, stage: str) -> None:
         if self.progress is not None:
@@ -498,7 +477,7 @@ class PlacementSearch:
 def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, stop_at: float) -> int:
     """No schedule costs less in the problem's order, wherever its state lives; at most `cutoff`.
 
-    From one cut at the operator beside which the most is in RAM, cuts spread over the step, and large tensors.
+    From one cut at the operator beside which the most is in RAM, and cuts spread over the step.
     """
     model, chains = open_model(problem), movable_state(problem)
     relaxed = OpenPlacement(model, (fullest_operator(model),), chains)
@@ -509,14 +488,10 @@ def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, st
         gap=PLACEMENT.gap,
         cutoff=cutoff,
     )
-    spent_s, least = relaxed.work_s(lp=False), min(relaxation.bound, cutoff)
+    left_s, least = work_s - relaxed.work_s(lp=False), min(relaxation.bound, cutoff)
     if has_wide_gap(least, cutoff):
-        bound, more_s = bound_of_spread(model, chains, cutoff, work_s=work_s - spent_s, stop_at=stop_at)
-        spent_s, least = spent_s + more_s, max(least, bound)
-    if worth_large_tensors(model, least, cutoff):
-        left_s = work_s - spent_s
-        large = bound_of_large(problem, cutoff, chains=chains, known=least, work_s=left_s, stop_at=stop_at)
-        least = max(least, min(large.bound, cutoff))
+        bound, _ = bound_of_spread(model, chains, cutoff, work_s=left_s, stop_at=stop_at)
+        least = max(least, bound)
     return math.ceil(least)
 
 

@@ -10,22 +10,19 @@ import pytest
 from poetc.scheduling import Completer
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
-from poetc.solvers.poetc.bounds.large import bound_of_large
 from poetc.solvers.poetc.pruning import ALL, Rules
 from poetc.solvers.poetc.search.exhaustive import search
-from poetc.solvers.poetc.settings import LARGE
 from tests.solvers.cases import case
 
 SEEDS = range(80)
 NAMES = [f.name for f in fields(Rules)]
 NONE = Rules(**dict.fromkeys(NAMES, False))
 SEARCH = {n: replace(ALL, **{n: False}) for n in NAMES if n.startswith("search_")} | {"none": NONE}
-TENSORS = {n: replace(ALL, **{n: False}) for n in NAMES if n.startswith("large_")} | {"none": NONE}
 CUTS = {n: replace(ALL, **{n: False}) for n in NAMES if n.startswith("cuts_")} | {"none": NONE}
 
 
 def test_every_rule_is_ablated() -> None:
-    assert {n for n in (*SEARCH, *CUTS, *TENSORS) if n != "none"} == set(NAMES)
+    assert {n for n in (*SEARCH, *CUTS) if n != "none"} == set(NAMES)
     assert all(getattr(ALL, n) and not getattr(NONE, n) for n in NAMES)
 
 
@@ -82,23 +79,3 @@ def test_relaxations_stay_bounds_without_a_rule(rules: Rules) -> None:
     assert compared > len(seeds_of(rules))
     if rules == NONE:
         assert weaker > 5, "the rules do something"
-
-
-@pytest.mark.parametrize("rules", TENSORS.values(), ids=TENSORS)
-def test_large_tensors_prove_the_same_without_a_rule(monkeypatch: pytest.MonkeyPatch, rules: Rules) -> None:
-    """For more work: nothing is merged here, so that the bound is the cheapest path."""
-    settings = replace(LARGE, shares=(1e-9,), widths=(10**6,), first_transitions=100_000)
-    monkeypatch.setattr("poetc.solvers.poetc.bounds.large.LARGE", settings)
-    compared = more = 0
-    for seed in SEEDS:
-        problem, optimum = case(seed)
-        if optimum is None:
-            continue
-        cutoff = optimum.cost + 1.0
-        with_all, without = (bound_of_large(problem, cutoff, rules=r) for r in (ALL, rules))
-        assert without.bound <= optimum.cost, seed
-        if without.transitions < settings.first_transitions:
-            compared += 1
-            assert without.bound == with_all.bound, seed
-            more += without.transitions > with_all.transitions
-    assert compared > 20 and more > 0

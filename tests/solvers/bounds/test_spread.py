@@ -9,13 +9,15 @@ from random import Random
 
 import pytest
 
-from poetc.scheduling import SolveOptions
+from poetc.scheduling import InPlace, OperatorSpec, Paging, Problem, SolveOptions, Status, TensorSpec
 from poetc.solvers import bound_of_any_placement, solve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.ram import working_set_bytes
 from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors, spread_cuts
-from poetc.solvers.poetc.settings import ENGINE, LARGE, SPREAD
+from poetc.solvers.poetc.search.exhaustive import search
+from poetc.solvers.poetc.settings import ENGINE, SPREAD
 from tests.support.problems import training_problem, with_budget
 
 
@@ -106,8 +108,51 @@ def test_an_lp_alone_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken and taken[0] <= proof.bound <= proof.objective
 
 
+def layers(count: int) -> Problem:
+    """Layers with activations of one size; beside a layer's input and output there is no room for a third."""
+    size, tensors, operators = 1000, [TensorSpec(name="x", size_bytes=40, initial="ram")], list[OperatorSpec]()
+
+    def add(phase: str, inputs: tuple[int, ...], size_bytes: int, energy_pj: int, *, over: int | None = None) -> int:
+        made = len(tensors)
+        tensors.append(TensorSpec(name=f"t{made}", size_bytes=size_bytes, page_in_pj=100, page_out_pj=100))
+        pairs = () if over is None else (InPlace(input=over, output=made),)
+        spec = OperatorSpec(name=f"makes t{made}", phase=phase, inputs=inputs, outputs=(made,), time_ns=1, energy_pj=1)
+        operators.append(replace(spec, energy_pj=energy_pj, in_place=pairs))
+        return made
+
+    kept = [0]
+    for _ in range(count):
+        product = add("forward", (kept[-1],), size, 20)
+        kept.append(add("forward", (product,), size, 2, over=product))
+    gradient = add("backward", (kept[-1],), size, 5)
+    for k in reversed(range(count)):
+        add("backward", (kept[k], gradient), 40, 20)  # of weights
+        if k:
+            following = add("backward", (gradient,), size, 20)
+            gradient = add("backward", (following,), size, 2, over=following)
+    budget_bytes = 2 * size + 200 + 40 * count
+    return Problem(
+        name="layers",
+        tensors=tuple(tensors),
+        operators=tuple(operators),
+        budget_bytes=budget_bytes,
+        paging=Paging.SYNC,
+    )
+
+
+def test_they_prove_an_optimum_where_few_tensors_fit() -> None:
+    """Tensors kept for the backward pass are paged: to make one again, the gradient would have to be paged."""
+    problem = layers(4)
+    model = Model(problem)
+    optimum = search(model, max_states=10**6, stop_at=math.inf)
+    assert optimum.complete and optimum.codes is not None
+    relaxation = GapModel(model, spread_cuts(model, 4)).solve(time_limit_s=60)
+    assert relaxation.bound == model.cost(optimum.codes) > 1.2 * model.base_cost
+    proof = solve(layers(5), options=SolveOptions(time_limit_s=30, work_limit_s=2, fixed_order=True)).proof
+    assert proof.status is Status.OPTIMAL and proof.method.endswith("4 cuts")
+
+
 def test_a_bound_for_any_placement_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poetc.solvers.poetc.bounds.large.LARGE", replace(LARGE, most_operators=0))
     more = 0
     for seed in range(4):
         problem = with_budget(training_problem(Random(seed), 8, paging=True), 0.05)
