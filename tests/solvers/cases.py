@@ -18,12 +18,14 @@ from poetc.scheduling import (
     movable_state,
     on_store,
 )
+from poetc.solvers.banks import placement_bound, relaxed
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.spread import spread_cuts
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.placement.search import bound_of_any_placement
+from tests.support.banks import banked, cheapest
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import ProblemBuilder, random_dag, training_problem, with_budget
 from tests.support.ram import order_free_bound_bytes
@@ -155,12 +157,13 @@ def with_state(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]
 
 def invalid_bounds(seed: int) -> list[str] | None:
     """Relaxations of `with_state(seed)` and of `paired(seed)`, for one cut anywhere and for several, that claim more
-    than an optimum, or that there is none; None where there is no such problem.
+    than an optimum, or that there is none; the same for the bound of placements in banks. None where there is no such
+    problem.
     """
-    pair, found = paired(seed), with_state(seed)
-    wrong = [] if pair is None else _wrong_of_pair(seed, *pair)
+    pair, found, in_banks = paired(seed), with_state(seed), _wrong_in_banks(seed)
+    wrong = ([] if pair is None else _wrong_of_pair(seed, *pair)) + (in_banks or [])
     if found is None:
-        return None if pair is None else wrong
+        return None if pair is None and in_banks is None else wrong
     problem, optima = found
     random, n = Random(seed), len(problem.operators)
     several = [random.sample(range(n), 2) for _ in range(3)] + [random.sample(range(n), 3)]
@@ -208,6 +211,21 @@ def _wrong_of_pair(seed: int, problem: Problem, best: Optimum) -> list[str]:
         if relaxation.infeasible or relaxation.bound > best.cost:
             wrong.append(f"seed {seed}, pairs of operands, {len(cuts)} cuts: {relaxation.bound} > {best.cost}")
     return wrong
+
+
+def _wrong_in_banks(seed: int) -> list[str] | None:
+    """Brute force knows no paging: it adds ways, so that the bound may only fall with it."""
+    random = Random(seed)
+    problem = banked(random, random.choice((3, 3, 4)), random.choice((2, 2, 3)))
+    least = cheapest(problem)
+    if least is None:
+        return None
+    bounds = {
+        "each operator alone": relaxed(problem).compute_once_pj,
+        "waiting tensors": placement_bound(problem, time_limit_s=60),
+        "waiting tensors, with paging": placement_bound(dataclasses.replace(problem, paging=Paging.SYNC), time_limit_s=60),
+    }
+    return [f"seed {seed}, banks, {name}: {bound} > {least}" for name, bound in bounds.items() if bound > least]
 
 
 def poet_like(seed: int, layers: int) -> Problem:

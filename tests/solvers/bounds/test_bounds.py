@@ -350,6 +350,11 @@ def test_bounds_hold_with_state_of_every_kind() -> None:
     assert not [text for wrong in found for text in wrong or ()]
 
 
+def test_a_bound_in_banks_above_an_optimum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.solvers.cases.placement_bound", lambda *_, **__: 2**40)
+    assert sum(text.count("banks, waiting tensors") for seed in range(10) for text in invalid_bounds(seed) or ()) >= 4
+
+
 def test_what_the_last_operator_makes_counts_once() -> None:
     """The update ends the step, nothing can be paged: beside what is made again there is one weight in RAM, not two."""
     w, x, a, updated = range(4)
