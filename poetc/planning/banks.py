@@ -95,6 +95,7 @@ class _InBanks:
         self.problem, self.planner, self.relaxed = problem, planner, relaxed(problem)
         self.limit_s = planner.options.time_limit_s
         self.best: Solution | None = None
+        self.spent_s = 0.0  # work on placements, in seconds of a usual machine
 
     def solve(self) -> Solution:
         problem = self.problem
@@ -108,14 +109,13 @@ class _InBanks:
                 f" {largest.name}, {largest.budget_bytes:,} bytes; give a bank more"
                 + ("" if is_state else ", or train with a smaller batch")
             )
-        first = self._for_ram(problem.budget_bytes, BANK.first_share * self.limit_s)
+        first = self._for_ram(problem.budget_bytes, BANK.first_share)
         assert first is not None
         self._take(first)
         for budget_bytes in self._budgets(first):
-            left_s = self.planner.left_s
-            if left_s <= 0.02 * self.limit_s:
+            if self.planner.left_s <= 0.02 * self.limit_s:
                 break
-            solution = self._for_ram(budget_bytes, min(left_s, BANK.first_share * self.limit_s / 2), required=False)
+            solution = self._for_ram(budget_bytes, BANK.less_share, required=False)
             if solution is not None:
                 self._take(solution)
         self._repeat(first)
@@ -124,7 +124,7 @@ class _InBanks:
             if self.best is not None or self.planner.left_s < -BANK.late * self.limit_s:
                 break
             budget_bytes = int(budget_bytes * BANK.tighter)
-            solution = self._for_ram(budget_bytes, 0.05 * self.limit_s, required=False)
+            solution = self._for_ram(budget_bytes, BANK.tight_share, required=False)
             if solution is not None:
                 self._take(solution)
         if self.best is None:
@@ -148,9 +148,15 @@ class _InBanks:
         sizes = (least + int(share * (most - least)) for share in BANK.between)
         return [size for size in dict.fromkeys(sizes) if problem.base_bytes < size < most]
 
-    def _for_ram(self, budget_bytes: int, limit_s: float, *, required: bool = True) -> Solution | None:
+    def _clock_s(self, share: float) -> float:
+        """How long a stage with that share of the work may last on the clock."""
+        return min(BANK.patience * share * self.limit_s, max(self.planner.left_s, share * self.limit_s))
+
+    def _for_ram(self, budget_bytes: int, share: float, *, required: bool = True) -> Solution | None:
         """A schedule of the relaxation for so much RAM in one piece; None where there is none, if not `required`."""
-        part = replace(self.planner.inner.part(limit_s), relaxed=self.planner.relaxed | {Banks.name})
+        inner = self.planner.inner
+        part = inner.part(self._clock_s(share), work_limit_s=share * inner.options.work_limit_s)
+        part = replace(part, relaxed=self.planner.relaxed | {Banks.name})
         if not required:
             # Its bounds hold for less RAM alone, and may be above the answer: the user does not see them.
             part = replace(part.knowing(None), progress=silent)
@@ -188,11 +194,11 @@ class _InBanks:
 
         is_better(repeats)
         is_better(frozenset(k for k in choices if executed[k] > 1))
-        improves = True
+        improves, most_s = True, self.spent_s + BANK.repeat_share * self.planner.options.work_limit_s
         while improves:
             improves = False
             for k in choices:
-                if self.planner.left_s < BANK.bound_share * self.limit_s:
+                if self.spent_s >= most_s or self.planner.left_s <= 0:
                     return
                 improves |= is_better(repeats ^ {k})
 
@@ -216,12 +222,14 @@ class _InBanks:
                     problem,
                     schedule,
                     rooms,
-                    time_limit_s=BANK.place_share * self.limit_s,
+                    time_limit_s=self._clock_s(BANK.place_share),
+                    work_s=BANK.place_share * self.planner.options.work_limit_s,
                     copies=copies,
                     kernels=kernels,
                 )
                 if placed is None:
                     break
+                self.spent_s += placed.work_s
                 if kernels and KERNELS.is_open(self.problem):
                     plain = plain.with_choice(KERNELS.name, placed.kernels)
                     problem = self.planner.inner.fixed(self.problem, plain)
@@ -271,7 +279,9 @@ class _InBanks:
         bound, scope, method = min(proof.bound, best.cost), proof.scope.with_choice(Banks.name, ANY), proof.method
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
             bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), everything(), ONCE
-        competing = min(placement_bound(self.problem, time_limit_s=BANK.bound_share * self.limit_s), best.cost)
+        work_s = BANK.bound_share * self.planner.options.work_limit_s
+        competing = placement_bound(self.problem, time_limit_s=self._clock_s(BANK.bound_share), work_s=work_s)
+        competing = min(competing, best.cost)
         if competing > bound:
             bound, scope, method = competing, everything(), WAITING
         status = Status.LIMIT

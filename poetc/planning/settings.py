@@ -82,13 +82,18 @@ class StreamingSettings:
 class BankSettings:
     """The banks of tensors (`banks`)."""
 
-    first_share: float = 0.4  # of the time limit, for a schedule for all RAM and the bound
+    # Shares of the work limit. Each stage has `patience` times its share on the clock, for slow machines.
+    patience: float = 2.0
+    first_share: float = 0.4  # for a schedule for all RAM and the bound
+    less_share: float = 0.15  # for each schedule for less RAM
     between: tuple[float, ...] = (0.0, 0.35, 0.7)  # from the RAM of the cheapest banks to that of the first schedule
-    place_share: float = 0.15  # of the time limit, to choose banks for one schedule
-    bound_share: float = 0.25  # for the bound on all placements
+    place_share: float = 0.15  # to choose banks for one schedule
+    bound_share: float = 0.25  # for each bound on all placements
+    repeat_share: float = 0.4  # to choose banks for schedules with repeated operators, in all
     attempts: int = 6  # to pack, each with less room in the banks that were too small
     tightenings: int = 4  # of the RAM of a schedule whose tensors fit in no banks
     tighter: float = 0.93  # of the RAM before
+    tight_share: float = 0.05  # for each of these schedules
     late: float = 1.0  # of the time limit: how much later the search for a first schedule may end
 
 

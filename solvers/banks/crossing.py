@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from poetc.scheduling import BankSpec, Objective, OperatorSpec, Paging, Problem, Variant, state_chains
-from poetc.solvers.banks.placing import objective_of
+from poetc.solvers.banks.placing import objective_of, rounds_within
 from poetc.solvers.highs import COST_SCALE, Mip
 
 LARGEST = 600_000  # coefficients of a MIP that is solved
@@ -31,10 +31,11 @@ Terms = list[tuple[int, float]]
 At = tuple[int, int | None]  # columns of a tensor at an instant: in a dear bank, and nowhere; None: it is there
 
 
-def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
+def placement_bound(problem: Problem, *, time_limit_s: float, work_s: float | None = None) -> int:
     """The least cost of a schedule in any banks, in the unit of the objective.
 
-    0 where nothing is found in time, or nothing is known: for times where transfers overlap compute.
+    0 where nothing is found in time, or nothing is known: for times where transfers overlap compute. `work_s`: for each
+    MIP, in seconds of a usual machine; the time limit unless given. The clock ends it only where that is much slower.
     """
     overlaps = problem.paging is Paging.DMA and problem.objective is Objective.TIME
     if not problem.banks or overlaps:
@@ -44,21 +45,21 @@ def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
     for count in range(1, len(order)):
         below, above = (_price(problem, problem.banks[order[count - 1 + k]]) for k in (0, 1))
         if below < above:
-            bound = max(bound, _bound(problem, order[:count], order[count:], time_limit_s))
+            bound = max(bound, _bound(problem, order[:count], order[count:], time_limit_s, time_limit_s if work_s is None else work_s))
     return bound
 
 
-def _bound(problem: Problem, cheap: list[int], dear: list[int], time_limit_s: float) -> int:
+def _bound(problem: Problem, cheap: list[int], dear: list[int], time_limit_s: float, work_s: float) -> int:
     started = time.monotonic()
     model = _Model(_Classes(problem, cheap, dear), _Graph(problem))
     mip = model.mip
     if mip.entries > LARGEST:
         return 0
-    bound = 0.0
+    bound, rounds = 0.0, rounds_within(work_s, mip.entries)
     for relax in (True, False):  # the LP is fast, and holds where the MIP is not solved in time
         left_s = time_limit_s - (time.monotonic() - started)
-        if relax or left_s > 0.05 * time_limit_s:
-            answer = mip.solve(time_limit_s=max(0.1, left_s), relax=relax)
+        if relax or (rounds and left_s > 0.0):
+            answer = mip.solve(time_limit_s=max(0.1, left_s), relax=relax, max_nodes=rounds, max_rounds=rounds)
             bound = max(bound, 0.0 if answer.infeasible or math.isinf(answer.bound) else answer.bound)
     return max(0, math.ceil((bound - SAFE) / model.scale))
 

@@ -10,6 +10,7 @@ each action. Where it finds nothing in time, a greedy rule does: tensors that sa
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +35,9 @@ from poetc.solvers.highs import COST_SCALE, Mip
 MAX_NODES, GAP = 200, 1e-4
 UNIT = 1024  # bytes, in rows of the MIP
 MOST_ENTRIES = 2_000_000  # of a MIP that is tried
+# Work in seconds of a usual machine: a round of HiGHS at the root and building a MIP, both times the coefficients, and an
+# iteration times their square root.
+ROUND_S, BUILD_S, ITERATION_S = 3e-6, 5e-6, 2.5e-6
 LEAST_MOVED = 0.001  # of the smallest bank: smaller tensors are not copied to another one
 LEAST_ABSENCE = 2  # actions from one access to the next, of a tensor that is copied to another bank meanwhile
 
@@ -44,12 +48,16 @@ Pair = tuple[int, int]  # an input, and the output in place of it
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The bank of each tensor and workspace of a schedule, and its `actions` with copies between banks."""
+    """The bank of each tensor and workspace of a schedule, and its `actions` with copies between banks.
+
+    `work_s`: the work on the MIP, in seconds of a usual machine.
+    """
 
     banks: tuple[int, ...]
     workspace_banks: tuple[int, ...]
     kernels: tuple[int, ...]  # the number of each operator's
     actions: tuple[Action, ...]
+    work_s: float
 
 
 @dataclass(slots=True)
@@ -81,19 +89,26 @@ def objective_of(problem: Problem, time_ps: int, energy_fj: int) -> float:
     return problem.objective.cost(1000, 0) * energy_fj / 1e6 + problem.objective.cost(0, 1000) * time_ps / 1e6
 
 
+def rounds_within(work_s: float, entries: int) -> int:
+    """The rounds of a MIP with so many coefficients that are worth so much work, in seconds of a usual machine."""
+    return int(work_s / (ROUND_S * max(1, entries)))
+
+
 def place_in_banks(
     problem: Problem,
     schedule: Schedule,
     budgets: Sequence[int],
     *,
     time_limit_s: float,
+    work_s: float | None = None,
     copies: bool = True,
     kernels: Sequence[Kernels] = (),
 ) -> Placed | None:
     """Banks for `schedule`, a schedule of `problem` without its banks, that has no moves. None if nothing is found.
 
     `budgets`: of the banks, base and page buffer left out, in bytes. The deadline of the problem counts where transfers
-    do not overlap compute. `kernels`: of each operator, with the one of the problem among them; none: that one alone.
+    do not overlap compute. `work_s`: for the MIP, in seconds of a usual machine; the time limit unless given. The clock
+    ends it only on a machine that is much slower. `kernels`: of each operator, with the one of the problem among them; none: that one alone.
     """
     slack_ps = None
     if problem.deadline_ns is not None:
@@ -101,7 +116,8 @@ def place_in_banks(
         roomy = replace(problem, banks=(), budget_bytes=2**50)
         alone = verify_parts([(roomy, schedule.actions)])
         slack_ps = 1000 * (problem.deadline_ns - alone.time_ns - len(schedule.actions))  # an action rounds up
-    return _Placement(problem, schedule, budgets, kernels, copies=copies, slack_ps=slack_ps).solve(time_limit_s)
+    placement = _Placement(problem, schedule, budgets, kernels, copies=copies, slack_ps=slack_ps)
+    return placement.solve(time_limit_s, time_limit_s if work_s is None else work_s)
 
 
 class _Placement:
@@ -193,7 +209,7 @@ class _Placement:
                 held[step] += max(v.workspace_bytes for v in self.kernels[action.operator])
         return [set(np.flatnonzero(2 * held > budget).tolist()) for budget in self.budgets]
 
-    def solve(self, time_limit_s: float) -> Placed | None:
+    def solve(self, time_limit_s: float, work_s: float) -> Placed | None:
         for s in range(len(self.stays)):
             self.places.append(self._places(s))
         for step, action in enumerate(self.steps):
@@ -209,7 +225,13 @@ class _Placement:
             mip.row(list(self.times), [v / 1e6 for v in self.times.values()], upper=self.slack_ps / 1e6)
         values = self._greedy()
         if mip.entries <= MOST_ENTRIES:
-            answer = mip.solve(time_limit_s=max(0.1, time_limit_s), max_nodes=MAX_NODES, gap=GAP, start=values)
+            answer = mip.solve(
+                time_limit_s=max(0.1, time_limit_s),
+                max_nodes=MAX_NODES,
+                max_rounds=rounds_within(work_s, mip.entries),
+                gap=GAP,
+                start=values,
+            )
             if answer.values is not None:
                 values = dict(enumerate(answer.values.tolist()))
         return None if values is None else self._placed(values)
@@ -468,7 +490,9 @@ class _Placement:
             left = (self.reads[step][i] for i, _ in action.in_place)
             actions += [Free(self.stays[s].tensor) for s in left if s not in now]
         actions += [Free(self.stays[s].tensor) for s in self.frees[-1] if s not in taken]
-        return Placed(banks, tuple(workspace_banks), tuple(kernels), tuple(actions))
+        entries = self.mip.entries
+        work_s = BUILD_S * entries + ITERATION_S * self.mip.iterations * math.sqrt(entries)
+        return Placed(banks, tuple(workspace_banks), tuple(kernels), tuple(actions), work_s)
 
     def _are_together(self, step: int, pair: Pair, bank_of: Callable[[Columns], int]) -> bool:
         i, o = pair

@@ -21,10 +21,11 @@ from poetc.scheduling import OperatorSpec, Problem, Variant
 from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.processors.placing import makers_of, read_bytes
 
-LP_LIMIT_S = 3.0
+LIMIT_S = 30.0  # for a machine so slow that the limits of work do not end a solve, each
 LARGEST, CHAINED = 60_000, 5_000  # coefficients, and those before chains are added
 LONGEST = 100.0  # times every operator once on the main processor: the longest step
 WHOLE, MAX_NODES = 20_000, 200  # coefficients of a MIP that is tried, and nodes of its tree
+ROUND_ENTRIES = 1_000_000  # rounds of HiGHS at the root, times the coefficients: about three seconds
 SAFE = 1e-9  # relative, for rounding of floats
 MIP_SAFE = 1e-3  # below the bound of a MIP, whose tolerances count: a millionth of every operator once
 
@@ -110,12 +111,12 @@ def _least(problem: Problem, path_ns: int) -> tuple[int, tuple[frozenset[int], .
     # Times of flushes are rounded down, and energies to picojoules.
     slack = rounded_ns * (energy * (idle_uw + max(p.active_uw for p in processors)) + per_ns) + 2000 * energy
     where: tuple[frozenset[int], ...] = ()
-    bound = lp.dual_bound(time_limit_s=LP_LIMIT_S)
+    bound = lp.dual_bound(time_limit_s=LIMIT_S)
     if math.isinf(bound):
         return 0, ()  # the LP took longer than its limit
     if lp.entries <= WHOLE:
         lp.integer = [upper <= 1.0 for upper in lp.upper]
-        answer = lp.solve(time_limit_s=LP_LIMIT_S, max_nodes=MAX_NODES)
+        answer = lp.solve(time_limit_s=LIMIT_S, max_nodes=MAX_NODES, max_rounds=ROUND_ENTRIES // max(1, lp.entries))
         bound = max(bound, answer.bound - MIP_SAFE)
         if answer.values is not None:
             chosen = answer.values > 0.5

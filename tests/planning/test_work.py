@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement, arena, smallest_ram, solve_curve
+from poetc.planning.chain import reductions
 from poetc.scheduling import MemoryPlan, Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes, verify
 from poetc.solvers import Work, best_order, min_budget
 from poetc.solvers.poetc import engine
@@ -19,6 +20,7 @@ from poetc.solvers.poetc.relaxing import Relaxing, Solved
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.settings import ENGINE, SMALLEST_BUDGET, WORK
+from tests.support.banks import banked
 from tests.support.planning import planner
 from tests.support.problems import training_problem, with_budget
 
@@ -94,12 +96,16 @@ def split() -> object:
     return Planner(options=OPTIONS, reductions=chain).solve(problems[1])
 
 
+def in_banks() -> object:
+    return Planner(options=OPTIONS, reductions=reductions()).solve(banked(Random(7), 9))
+
+
 @pytest.mark.parametrize(
     ("command", "share"),
-    [(solve("auto"), 0.28), (solve("ram"), 0.45), (sweep, 0.42), (split, 0.08)],
-    ids=["auto", "ram", "sweep", "split"],
+    [(solve("auto"), 0.28), (solve("ram"), 0.45), (sweep, 0.42), (split, 0.08), (in_banks, 0.7)],
+    ids=["auto", "ram", "sweep", "split", "banks"],
 )
-@pytest.mark.long_but("auto", "split")
+@pytest.mark.long_but("auto", "split", "banks")
 def test_slow_machines_give_the_same_answers(
     command: Callable[[], object], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
