@@ -220,10 +220,11 @@ def _wrong_in_banks(seed: int) -> list[str] | None:
     least = cheapest(problem)
     if least is None:
         return None
+    paged = dataclasses.replace(problem, paging=Paging.SYNC)
     bounds = {
         "each operator alone": relaxed(problem).compute_once_pj,
         "waiting tensors": placement_bound(problem, time_limit_s=60),
-        "waiting tensors, with paging": placement_bound(dataclasses.replace(problem, paging=Paging.SYNC), time_limit_s=60),
+        "waiting tensors, with paging": placement_bound(paged, time_limit_s=60),
     }
     return [f"seed {seed}, banks, {name}: {bound} > {least}" for name, bound in bounds.items() if bound > least]
 
