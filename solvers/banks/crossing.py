@@ -41,11 +41,11 @@ def placement_bound(problem: Problem, *, time_limit_s: float, work_s: float | No
     if not problem.banks or overlaps:
         return 0
     order = sorted(range(len(problem.banks)), key=lambda b: (_price(problem, problem.banks[b]), b))
-    bound = 0
+    bound, work_s = 0, time_limit_s if work_s is None else work_s
     for count in range(1, len(order)):
         below, above = (_price(problem, problem.banks[order[count - 1 + k]]) for k in (0, 1))
         if below < above:
-            bound = max(bound, _bound(problem, order[:count], order[count:], time_limit_s, time_limit_s if work_s is None else work_s))
+            bound = max(bound, _bound(problem, order[:count], order[count:], time_limit_s, work_s))
     return bound
 
 
