@@ -35,8 +35,8 @@ from poetc.solvers.highs import COST_SCALE, Mip
 MAX_NODES, GAP = 200, 1e-4
 UNIT = 1024  # bytes, in rows of the MIP
 MOST_ENTRIES = 2_000_000  # of a MIP that is tried
-# Work in seconds of a usual machine: a round of HiGHS at the root and building a MIP, both times the coefficients, and
-# an iteration times their square root.
+# Work in seconds of a usual machine. A round of HiGHS at the root and building a MIP count times the coefficients. An
+# iteration counts times their square root.
 ROUND_S, BUILD_S, ITERATION_S = 3e-6, 5e-6, 2.5e-6
 LEAST_MOVED = 0.001  # of the smallest bank: smaller tensors are not copied to another one
 LEAST_ABSENCE = 2  # actions from one access to the next, of a tensor that is copied to another bank meanwhile
