@@ -179,7 +179,6 @@ class _Stay:
     takes_over: bool = False  # the bytes of another one
     written_ns: int = 0
     used_ns: int = 0
-    processor: int = -1  # that computed it
     last_use: tuple[int, int] = (-1, 0)  # the processor of the last computation that used it, and the number there
 
 
@@ -229,6 +228,7 @@ class _List:
         self.ready = {k for k, item in enumerate(self.items) if not item.waits}
         self.needed = self._needed_in_turn()
         self.alike = [self._alike(item, pages=pages) for item in self.items]
+        self.computed_on: dict[int, int] = {}  # by tensor; a page-out and a page-in change nothing
         self.dead: list[int] = []  # stays that nobody needs any more
         self.result: list[Action] = []
 
@@ -530,7 +530,7 @@ class _List:
             stay = self.stays[s]
             stay.written_ns = stay.used_ns = end
             if isinstance(decision, Compute):
-                stay.processor, stay.last_use = own, (own, self.actions[own])
+                self.computed_on[stay.tensor], stay.last_use = own, (own, self.actions[own])
             if self._is_dead(stay):
                 self.dead.append(s)
         self._take_out(k)
@@ -572,11 +572,10 @@ class _List:
     def _hand_over_ns(self, item: _Item, own: int) -> int:
         processors, time_ns, flushed_ps = self.problem.processors, 0, 0
         for s in item.reads:
-            maker = self.stays[s].processor
-            if maker not in (-1, own):
+            tensor = self.stays[s].tensor
+            maker = self.computed_on.get(tensor, own)
+            if maker != own:
                 pair = processors[own], processors[maker]
                 time_ns = max(time_ns, *(p.hand_over_ns for p in pair))
-                flushed_ps += self.problem.tensors[self.stays[s].tensor].size_bytes * max(
-                    p.flush_ps_per_byte for p in pair
-                )
+                flushed_ps += self.problem.tensors[tensor].size_bytes * max(p.flush_ps_per_byte for p in pair)
         return time_ns + flushed_ps // 1000

@@ -13,14 +13,17 @@ from poetc.scheduling import (
     Compute,
     Elsewhere,
     InPlace,
+    PageIn,
     Paging,
     Problem,
     ProcessorSpec,
     SolveOptions,
+    Trace,
     complete,
     keep_all_decisions,
     keep_all_peak_bytes,
     verify_parts,
+    without_moves,
 )
 from poetc.solvers import solve
 from poetc.solvers.processors import (
@@ -34,9 +37,9 @@ from poetc.solvers.processors.side_by_side import RULES, _List
 from tests.support.problems import ProblemBuilder, training_problem
 
 
-def equal(problem: Problem, times_ns: Sequence[int], count: int) -> Problem:
-    """On equal processors, without hand-overs."""
-    own = ProcessorSpec(name="core0", active_uw=3_000_000, idle_uw=900_000, hand_over_ns=0)
+def equal(problem: Problem, times_ns: Sequence[int], count: int, hand_over_ns: int = 0) -> Problem:
+    """On equal processors."""
+    own = ProcessorSpec(name="core0", active_uw=3_000_000, idle_uw=900_000, hand_over_ns=hand_over_ns)
     operators = []
     for operator, ns in zip(problem.operators, times_ns, strict=True):
         elsewhere = tuple(Elsewhere(processor=p, time_ns=ns, energy_pj=3000 * ns) for p in range(1, count))
@@ -119,6 +122,36 @@ def test_an_execution_goes_to_any_processor_that_costs_the_same() -> None:
     problem = equal(plain, [40] * len(plain.operators), 4)
     main = (0,) * len(problem.operators)
     assert listed_ns(problem, main) == listed_ns(problem, as_ready(problem)) == shortest_ns(problem)
+
+
+def priced_lists(seed: int) -> tuple[list[tuple[_List, Trace]], Trace]:
+    """The lists of all rules, as the checker prices them, and the one that is taken."""
+    random = Random(seed)
+    plain = training_problem(random, 8, scale=8, paging=seed % 2 == 0)
+    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 3, hand_over_ns=20)
+    operators = tuple(replace(o, workspace_bytes=0, low_workspace=()) for o in problem.operators)
+    problem = replace(problem, operators=operators)
+    alone = placed(problem, (0,) * len(operators))
+    tight = replace(alone, budget_bytes=keep_all_peak_bytes(alone) * 6 // 10)
+    actions = without_moves(tight, solve(tight, "poetc", SolveOptions(time_limit_s=60, work_limit_s=0.3))).actions
+    assert any(isinstance(s, PageIn) for s in actions) == (seed % 2 == 0)
+    problem = replace(problem, budget_bytes=tight.budget_bytes)
+    lists = []
+    for rule in RULES:
+        listing = _List(problem, actions, as_ready(problem), *rule)
+        listed = listing.run()
+        assert listed is not None
+        lists.append((listing, verify_parts([(problem, listed)])))
+    taken = side_by_side(problem, actions, as_ready(problem))
+    assert taken is not None
+    return lists, taken[1]
+
+
+@pytest.mark.parametrize("seed", [18, 30])
+def test_a_list_knows_its_end_where_tensors_are_paged(seed: int) -> None:
+    """The processor that computed a tensor hands it over after a page-in, too."""
+    lists, _ = priced_lists(seed)
+    assert [listing.finish_ns for listing, _ in lists] == [trace.time_ns for _, trace in lists]
 
 
 def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
