@@ -4,7 +4,7 @@ The actions of a schedule for one processor decide about keeping, recomputing an
 an order in which these seldom wait for each other. An action overtakes others only if these still fit behind it, in
 turn. So a list never gets stuck. Frees come as late as RAM allows, so that no action waits for one. An operator
 overwrites an operand unless it begins sooner without that: others, on other processors, may still read it.
-The checker's own simulation prices the one of several such lists that ends first.
+The checker's own simulation prices the cheapest of several such lists.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def side_by_side(
     plain = replace(problem, deadline_ns=None)
     is_large = len(actions) >= LARGE
     rules = LARGE_RULES if is_large else RULES
-    lists: list[tuple[int, tuple[Action, ...]]] = []
+    lists: list[tuple[tuple[int, int, int], tuple[Action, ...]]] = []
     for rule in rules:
         listing = _List(problem, actions, placement, *rule, within_bytes)
         if (complete_list := listing.run()) is not None:
-            lists.append((listing.finish_ns, complete_list))
-    # They do the same work, so that the one that ends first is the cheapest.
+            lists.append((_rank(problem, listing.waiting_fj, listing.finish_ns), complete_list))
+    # They do the same work: energies differ by idling and hand-overs alone.
     candidates = [listed for _, listed in sorted(lists, key=lambda pair: pair[0])]
     best: tuple[tuple[Action, ...], Trace] | None = None
     for listed in candidates:
@@ -91,8 +91,8 @@ def side_by_side(
         in_turn = one_after_another(actions, placement)
         with suppress(ScheduleError):
             trace = verify_parts([(plain, in_turn)])
-            if best is None or trace.time_ns < best[1].time_ns:
-                best = in_turn, trace
+            priced = [(in_turn, trace)] if best is None else [best, (in_turn, trace)]
+            best = min(priced, key=lambda p: _rank(problem, 1000 * p[1].energy_pj, p[1].time_ns))
     is_late = best is not None and problem.deadline_ns is not None and best[1].time_ns > problem.deadline_ns
     return None if is_late else best
 
@@ -102,17 +102,18 @@ def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) 
     roomy = replace(problem, budget_bytes=ROOMY_BYTES)
     schedule = _List(roomy, actions, placement, 32, 32, False)
     schedule.run()
-    end_ns = schedule.finish_ns
-    late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
-    power_uw = sum(p.idle_uw for p in problem.processors) * end_ns
-    energy_pj = 0
+    energy_fj = 0
     for k, operator in enumerate(problem.operators):
         time_ns, own_pj = operator.cost_on(placement[k]) or (0, 0)
-        energy_pj += own_pj
-        power_uw -= problem.processors[placement[k]].idle_uw * time_ns
-    for own, time_ns in enumerate(schedule.hand_over_ns):
-        power_uw += (problem.processors[own].active_uw - problem.processors[own].idle_uw) * time_ns
-    return late, problem.objective.cost(energy_pj + power_uw // 1000, end_ns)
+        energy_fj += 1000 * own_pj - problem.processors[placement[k]].idle_uw * time_ns
+    late_ns, cost, _ = _rank(problem, schedule.waiting_fj + energy_fj, schedule.finish_ns)
+    return late_ns, cost
+
+
+def _rank(problem: Problem, energy_fj: int, time_ns: int) -> tuple[int, int, int]:
+    """By how much a list misses the deadline, ns, its cost, and when it ends: the least is the best."""
+    late_ns = 0 if problem.deadline_ns is None else max(0, time_ns - problem.deadline_ns)
+    return late_ns, problem.objective.cost(energy_fj // 1000, time_ns), time_ns
 
 
 def one_after_another(actions: Sequence[Action], placement: Placement | None) -> tuple[Action, ...]:
@@ -391,6 +392,13 @@ class _List:
     def finish_ns(self) -> int:
         """When all actions in the list so far are over."""
         return max(*self.end_ns, self.bus)
+
+    @property
+    def waiting_fj(self) -> int:
+        """The energy of idling all the time, and of hand-overs above that."""
+        specs = self.problem.processors
+        above = (ns * (p.active_uw - p.idle_uw) for p, ns in zip(specs, self.hand_over_ns, strict=True))
+        return self.finish_ns * sum(p.idle_uw for p in specs) + sum(above)
 
     def _oldest_first(self) -> list[int]:
         """The stays that nobody needs any more."""

@@ -154,6 +154,13 @@ def test_a_list_knows_its_end_where_tensors_are_paged(seed: int) -> None:
     assert [listing.finish_ns for listing, _ in lists] == [trace.time_ns for _, trace in lists]
 
 
+@pytest.mark.parametrize("seed", [19, 58])
+def test_the_cheapest_list_is_taken(seed: int) -> None:
+    """It is not always the one that ends first: hand-overs cost energy."""
+    lists, taken = priced_lists(seed)
+    assert taken.energy_pj <= min(trace.energy_pj for _, trace in lists)
+
+
 def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(0)
     plain = training_problem(random, 12, scale=8)
