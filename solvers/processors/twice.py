@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from poetc.scheduling import Action, Compute, Objective, Problem, ScheduleError, Trace, complete
+from poetc.scheduling import Action, Compute, Objective, Problem, Trace, complete
 from poetc.solvers.processors.bounds import critical_path_ns
 from poetc.solvers.processors.hand_overs import runs_of_least
 from poetc.solvers.processors.placing import makers_of
@@ -28,7 +28,7 @@ def repeated_elsewhere(problem: Problem) -> Iterator[tuple[tuple[Action, ...], T
 
 
 def _listed(problem: Problem, runs: tuple[frozenset[int], ...]) -> Iterator[tuple[tuple[Action, ...], Trace]]:
-    """`runs`: by operator, its processors."""
+    """`runs`: by operator, its processors. An order that overwrites a tensor before it is read has no list."""
     plain, makers = replace(problem, processors=(), deadline_ns=None), makers_of(problem)
     for first in range(len(problem.processors)):
         begun: dict[int, int] = {}
@@ -42,9 +42,6 @@ def _listed(problem: Problem, runs: tuple[frozenset[int], ...]) -> Iterator[tupl
             replace(action, processor=next(where)) if isinstance(action, Compute) else action
             for action in complete(plain, [Compute(k) for k, _ in order])
         ]
-        try:
-            listed = side_by_side(problem, actions, None)
-        except (ScheduleError, KeyError):
-            continue  # a tensor is overwritten before it is read
+        listed = side_by_side(problem, actions, None)
         if listed is not None:
             yield listed

@@ -28,6 +28,7 @@ from poetc.scheduling import (
     Compute,
     Elsewhere,
     Free,
+    InPlace,
     Objective,
     OperatorSpec,
     Paging,
@@ -405,6 +406,47 @@ def test_an_operator_on_two_processors_saves_a_hand_over() -> None:
     assert exact.is_complete and min(costs) == exact.cost == 40 + 40 + 30
     assert 0.95 * exact.cost < relaxed(problem).least <= exact.cost
     assert search(problem, 2**60, NODES, once=True).cost > exact.cost
+
+
+def test_an_order_that_overwrites_a_tensor_too_early_has_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main processor updates `w`, which an operator of the other one reads. A defect of a list is not hidden."""
+    finals = {name: "ram" for name in "cdu"}
+    tensors = tuple(
+        TensorSpec(name=n, size_bytes=16, initial="ram" if n == "w" else "", final=finals.get(n, "")) for n in "abcdwu"
+    )
+
+    def operator(name: str, inputs: tuple[int, ...], output: int, in_place: tuple[InPlace, ...] = ()) -> OperatorSpec:
+        other = () if name in ("loss", "update") else (Elsewhere(processor=1, time_ns=10, energy_pj=10),)
+        return OperatorSpec(
+            name=name,
+            inputs=inputs,
+            outputs=(output,),
+            time_ns=10,
+            energy_pj=40,
+            elsewhere=other,
+            recomputable=not in_place,
+            in_place=in_place,
+        )
+
+    update = operator("update", (3, 4), 5, (InPlace(input=4, output=5, required=True),))
+    readers = operator("a", (), 0), operator("loss", (0,), 3), operator("b", (0, 4), 1), operator("c", (1,), 2)
+    processors = (
+        ProcessorSpec(name="main", active_uw=4_000_000),
+        ProcessorSpec(name="dsp", active_uw=1_000_000, hand_over_ns=1000),
+    )
+    problem = Problem(
+        name="update", operators=(*readers, update), tensors=tensors, budget_bytes=1024, processors=processors
+    )
+    validate_problem(problem)
+    ((actions, trace),) = repeated_elsewhere(problem)
+    assert verify_parts([(problem, actions)]) == trace
+
+    def broken(*_: object) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr("poetc.solvers.processors.twice.side_by_side", broken)
+    with pytest.raises(KeyError, match="a defect"):
+        list(repeated_elsewhere(problem))
 
 
 def test_lists_with_repeated_operators_cost_no_less_than_the_cheapest() -> None:
