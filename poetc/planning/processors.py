@@ -183,15 +183,21 @@ class _Side:
         choices: list[tuple[Placement, float | None]] = [(choice, None) for choice in ranked[:PLACEMENTS]]
         if ranked and is_short and is_equal:
             choices = [(ranked[0], share) for share in ASIDES]
+        tries, least_failed = len(choices), math.inf
+        choices += [(choice, 0.0) for choice in ranked[:1]]  # all of the budget, where less left no schedule
         for_search_s = SEARCH_SHARE * self.limit_s if can_search(problem) else 0.0
         for n, (choice, aside) in enumerate(choices):
-            left_s = (planner.left_s - for_search_s) / (len(choices) - n)
-            if best is not None and (left_s <= 0 or best.cost - proof.bound <= planner.options.gap * best.cost):
+            left_s = (planner.left_s - for_search_s) / max(1, tries - n)
+            is_enough = best is not None and best.cost - proof.bound <= planner.options.gap * best.cost
+            if best is not None and (n == tries or left_s <= 0 or is_enough):
                 break
+            if aside is not None and aside >= least_failed:
+                continue
             try:
                 plain = self._plain(choice, planner.inner.part(max(left_s, LEAST_SHARE * self.limit_s)), aside)
             except (InfeasibleError, LimitError) as error:
                 errors.append(error)
+                least_failed = math.inf if aside is None else aside
                 continue
             same_actions = [choice]
             if n == 0 and aside is None and is_short:
@@ -203,7 +209,7 @@ class _Side:
             elif best is None or solution.cost < best.cost:
                 best = solution
         if best is None:
-            raise errors[0]
+            raise errors[-1]  # it names the budget that was asked for
         if is_equal and best.cost - proof.bound > planner.options.gap * best.cost:
             proof = self._bound()
         return self._searched(self._proven(best, proof))

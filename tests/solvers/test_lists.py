@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from poetc.errors import InfeasibleError
 from poetc.planning import Planner, Solution, reductions
 from poetc.scheduling import (
     Compute,
@@ -23,6 +24,7 @@ from poetc.scheduling import (
     keep_all_decisions,
     keep_all_peak_bytes,
     verify_parts,
+    verify_plan,
     without_moves,
 )
 from poetc.solvers import solve
@@ -184,3 +186,19 @@ def test_a_plan_leaves_the_ram_that_operators_take_side_by_side(monkeypatch: pyt
     with_room = least_budget()
     monkeypatch.setattr("poetc.planning.processors.ASIDES", (0.0,))
     assert with_room < least_budget() == problem.budget_bytes
+
+
+def test_a_plan_gets_all_of_the_budget_where_less_is_too_little() -> None:
+    """So the smallest budget that works is enough, and a message names the budget that was asked for."""
+    random = Random(1)
+    plain = training_problem(random, 5, scale=8)
+    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
+    operators = tuple(replace(o, workspace_bytes=0, low_workspace=()) for o in problem.operators)
+    problem = replace(problem, operators=operators, paging=Paging.NONE)
+    chain = Planner(options=SolveOptions(time_limit_s=20, work_limit_s=0.2), reductions=reductions("ram"))
+    smallest_bytes = 3152
+    with pytest.raises(InfeasibleError, match="fits in 3151 bytes .* known to work is 3152 bytes"):
+        chain.solve(replace(problem, budget_bytes=smallest_bytes - 1))
+    best = chain.solve(replace(problem, budget_bytes=smallest_bytes))
+    verify_plan(best.problem, best.schedule, best.plan)
+    assert best.problem.base_bytes + best.plan.arena_bytes <= smallest_bytes
