@@ -197,7 +197,7 @@ def test_a_plan_gets_all_of_the_budget_where_less_is_too_little() -> None:
     problem = replace(problem, operators=operators, paging=Paging.NONE)
     chain = Planner(options=SolveOptions(time_limit_s=20, work_limit_s=0.2), reductions=reductions("ram"))
     smallest_bytes = 3152
-    with pytest.raises(InfeasibleError, match="fits in 3151 bytes .* known to work is 3152 bytes"):
+    with pytest.raises(InfeasibleError, match=r"fits in 3151 bytes .* known to work is 3152 bytes"):
         chain.solve(replace(problem, budget_bytes=smallest_bytes - 1))
     best = chain.solve(replace(problem, budget_bytes=smallest_bytes))
     verify_plan(best.problem, best.schedule, best.plan)

@@ -410,7 +410,7 @@ def test_an_operator_on_two_processors_saves_a_hand_over() -> None:
 
 def test_an_order_that_overwrites_a_tensor_too_early_has_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """The main processor updates `w`, which an operator of the other one reads. A defect of a list is not hidden."""
-    finals = {name: "ram" for name in "cdu"}
+    finals = dict.fromkeys("cdu", "ram")
     tensors = tuple(
         TensorSpec(name=n, size_bytes=16, initial="ram" if n == "w" else "", final=finals.get(n, "")) for n in "abcdwu"
     )
