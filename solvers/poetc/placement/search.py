@@ -275,11 +275,20 @@ class PlacementSearch:
             self.raced[stored] = min(self.known.get(stored, math.inf), self.raced.get(stored, math.inf))
 
     def _offer_steps_of_best(self, stored: frozenset[int], race: Race) -> None:
-        """Offer the best schedule without transfers of the state that `stored` leaves in RAM."""
+        """Offer the best schedule without transfers of the state that `stored` leaves in RAM.
+
+        Nothing where it reads an old version of such state after its update: only the store has that.
+        """
         best, n, m = self.best(), self.model.n_ops, self.model.n_tensors
-        if best > stored and best in self._codes:
-            kept = {t for chain in self.chains if chain[0] in best - stored for t in chain}
-            race.offer_improved([c for c in self._codes[best] if c < n or (c - n) % m not in kept], "state placement")
+        if not best > stored or best not in self._codes:
+            return
+        kept = {t for chain in self.chains if chain[0] in best - stored for t in chain}
+        codes, gone = [c for c in self._codes[best] if c < n or (c - n) % m not in kept], set[int]()
+        for v in (c for c in codes if c < n):
+            if not gone.isdisjoint(self.model.inputs[v]):
+                return
+            gone |= self.model.overwritten[v] & kept
+        race.offer_improved(codes, "state placement")
 
     def _has_rows_between(self, cuts: tuple[int, ...]) -> bool:
         """Whether a relaxation has rows inside its stages, which grow with the square of the operators."""
