@@ -95,8 +95,9 @@ class _Solve(Solving):
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
-        # Where many operators are alike, one good cut comes first; a bound that is known comes from cuts like these.
-        at_once = not self.ties and self.warm_start.proven == 0
+        # Single cuts come first for a small problem, and one good cut where many operators are alike. A bound that is
+        # known comes from cuts like these.
+        at_once = not self.small and not self.ties and self.warm_start.proven == 0
         if at_once:
             self.spread(runs // 4)
         ladder = self.relaxing.ladder
