@@ -77,8 +77,13 @@ class Mip:
     starts: list[int] = field(default_factory=lambda: [0])
     index: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
-    implied: list[range] = field(default_factory=list)  # rows that help only LPs: others imply them for integers
-    iterations: int = 0  # simplex iterations in all calls of `solve`: work that does not depend on the machine
+    # Rows that a large MIP has only where its LP needs them. Others imply them for integers, or it is a relaxation.
+    optional: list[range] = field(default_factory=list)
+    # Simplex iterations in all calls of `solve`, which are work that does not depend on the machine, and the
+    # coefficients of the last program. Those of LPs that come first, with all rows, are counted apart.
+    iterations: int = 0
+    root_iterations: int = 0
+    solved_entries: int = 0
     is_part: bool = False  # most columns are fixed, so that presolve has few left to look at
 
     def column(self, cost: float = 0.0, lower: float = 0.0, upper: float = 1.0, *, integer: bool = True) -> int:
@@ -156,8 +161,8 @@ class Mip:
             time_limit_s = max(0.0, time_limit_s - (time.monotonic() - started))
         left_out: npt.NDArray[np.bool_] | None = None
         proven = -INFINITY  # by the LP; HiGHS then solves it again with fewer rows
-        if is_mip and self.implied and self.entries >= MANY_ENTRIES:
-            # Rows that the LP at the root does not need slow down every node: half of the rows, two thirds of the time.
+        if is_mip and self.optional and self.entries >= MANY_ENTRIES:
+            # Rows that the LP at the root does not need slow down every node.
             started = time.monotonic()
             root, duals = self._root(time_limit_s, threads, seed)
             if root.infeasible or (cutoff is not None and root.bound - TOLERANCE >= cutoff):
@@ -168,7 +173,7 @@ class Mip:
             proven = root.bound - TOLERANCE
             if duals is not None:
                 left_out = np.zeros(len(self.row_lower), dtype=np.bool_)
-                for rows in self.implied:
+                for rows in self.optional:
                     left_out[rows.start : rows.stop] = np.abs(duals[rows.start : rows.stop]) <= NO_DUAL
         lp = self._integer(self._lp(left_out)) if is_mip else self._lp(left_out)
         solver = quiet_solver(time_limit_s, threads, seed)
@@ -197,6 +202,7 @@ class Mip:
                 return Answer(proven, INFINITY, None, False, False, 0)
         status, info = solver.getModelStatus(), solver.getInfo()
         self.iterations += max(0, int(info.simplex_iteration_count))
+        self.solved_entries = len(lp.a_matrix_.index_)
         optimal = status == highspy.HighsModelStatus.kOptimal
         infeasible = status == highspy.HighsModelStatus.kInfeasible
         has_values = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
@@ -296,6 +302,7 @@ class Mip:
         solver.run()
         status, info, solution = solver.getModelStatus(), solver.getInfo(), solver.getSolution()
         self.iterations += max(0, int(info.simplex_iteration_count))
+        self.solved_entries = self.entries
         if status == highspy.HighsModelStatus.kInfeasible:
             return Answer(-INFINITY, INFINITY, None, False, True, 0)
         if status != highspy.HighsModelStatus.kOptimal:
@@ -307,7 +314,7 @@ class Mip:
         nearest = np.round(values)
         stays = np.array(self.integer) & (np.abs(values - nearest) <= TOLERANCE) & (costs > NEAR_LP * abs(bound))
         lower, upper = (np.where(stays, nearest, limit) for limit in (self.lower, self.upper))
-        part = replace(self, lower=lower.tolist(), upper=upper.tolist(), implied=[], iterations=0, is_part=True)
+        part = replace(self, lower=lower.tolist(), upper=upper.tolist(), optional=[], iterations=0, is_part=True)
         left_s = time_limit_s - (time.monotonic() - started)
         answer = part.solve(time_limit_s=left_s, gap=gap, cutoff=cutoff, threads=threads, seed=seed, **limits)
         self.iterations += part.iterations
@@ -322,7 +329,7 @@ class Mip:
         solver.passModel(self._lp())
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
-        self.iterations += max(0, int(info.simplex_iteration_count))
+        self.root_iterations += max(0, int(info.simplex_iteration_count))
         optimal = status == highspy.HighsModelStatus.kOptimal
         bound = info.objective_function_value if optimal else -INFINITY
         answer = Answer(bound, bound, None, optimal, status == highspy.HighsModelStatus.kInfeasible, 0)

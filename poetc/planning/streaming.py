@@ -77,15 +77,19 @@ class Streaming(Reduction[Streams]):
         else:
             yield ()
 
-    def _by_limits(self, problem: Problem, shares: Sequence[float]) -> list[Streams]:
-        """By these shares of the room in RAM."""
+    def _by_limits(self, problem: Problem, shares: Sequence[float]) -> Iterator[Streams]:
+        """By these shares of the room in RAM, one after the other, since each takes long."""
         offer = self._offer(problem)
         assert offer is not None
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in shares]
         sizes = (True, False) if offer.longest_ns is not None else (True,)
         proposed = (_recorded(offer, unpriced(offer, limit, little=little)) for little in sizes for limit in limits)
-        return [choice for choice in dict.fromkeys(proposed) if choice]
+        seen: set[Streams] = {()}
+        for choice in proposed:
+            if choice not in seen:
+                seen.add(choice)
+                yield choice
 
     def _at_floor(self, problem: Problem) -> list[Streams]:
         """All that can be streamed: in the cheapest blocks that fit, and in the least."""
@@ -160,7 +164,7 @@ class Streaming(Reduction[Streams]):
         whole, first = 0.0, None
         if fits and self._may_help(problem):
             whole, first = self._first_without(problem, planner)
-            ranked = self._ranked(problem, planner)
+            ranked = self._ranked(problem, planner, whole)
         if ranked and ranked[0].first_cost < whole and planner.left_s > 0:
             share = 1.0 if problem.processors and whole == math.inf else STREAMING.promising_share
             planner.expecting(problem, self, {(): problem})
@@ -220,22 +224,25 @@ class Streaming(Reduction[Streams]):
         offer = self._offer(problem)
         return _is_crowded(problem) or (offer is not None and any(map(offer.tables_of, range(len(problem.operators)))))
 
-    def _ranked(self, problem: Problem, planner: Planner) -> Ranked:
+    def _ranked(self, problem: Problem, planner: Planner, whole: float = math.inf) -> Ranked:
         """Proposals that may fit, the one with the cheapest first schedule first.
 
-        Side by side each takes long to solve. Where there is such a schedule, those without one are left out. So are
-        those at the floor, and those that cost more even without paging.
+        One that costs more even without paging than a first schedule without streams, `whole`, is left out. So are
+        those that stream more, whose prices take long. Side by side each takes long to solve. Where there is a first
+        schedule with streams, those that cost more are left out, those without one, and those at the floor.
         """
         is_narrow = bool(problem.processors)
         shares = STREAMING.quick_shares if planner.options.is_quick else STREAMING.shares
         ranked: list[Proposal] = []
-        cheapest = math.inf
+        cheapest, is_dear = math.inf, False
         by_limits = functools.partial(self._by_limits, problem, shares)
         for choices in (by_limits, functools.partial(self._at_floor, problem)):
-            for choice in () if is_narrow and cheapest < math.inf else choices():
+            for choice in () if is_dear or (is_narrow and cheapest < math.inf) else choices():
                 asked = self.fix(problem, choice)
-                is_dear = is_narrow and cost_of_computing_once(asked) >= cheapest
-                if is_dear or planner.inner.knowing(None).lower_bound_bytes(asked) > problem.budget_bytes:
+                is_dear = cost_of_computing_once(asked) >= (cheapest if is_narrow else whole)
+                if is_dear:
+                    break
+                if planner.inner.knowing(None).lower_bound_bytes(asked) > problem.budget_bytes:
                     continue
                 ranked.append(Proposal(choice, asked, _first_cost(asked, planner)))
                 cheapest = min(cheapest, ranked[-1].first_cost)

@@ -118,21 +118,21 @@ class Relaxing:
     def spreading(self) -> Callable[..., Rung | None]:
         """A task that solves the relaxation with the best cuts spread over the step.
 
-        The ladder goes on with them, unless their LP alone was solved. None where that proves no more than is known.
+        The ladder goes on with them. None where that proves no more than is known.
         """
         known, cost, free = self.solving.bound, self.solving.known_cost, small_tensors(self.model)
 
         def task(stop: threading.Event | None = None) -> Rung | None:
             left_s, last_s = SPREAD.work_share * self.options.work_limit_s, 0.0
-            lps, mips = list[Solved](), list[Solved]()
+            mips = list[Solved]()
 
-            def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
+            def relax(cuts: tuple[int, ...]) -> Relaxation | None:
                 nonlocal left_s, last_s
                 over = SPREAD.growth * last_s >= left_s or self.race.out_of_time
                 if over or (stop is not None and stop.is_set()):
                     return None
-                solved = self.task(cuts, gaps=True, lp=lp, bound=known, cost=cost, free=free)(stop)
-                (lps if lp else mips).append(solved)
+                solved = self.task(cuts, gaps=True, bound=known, cost=cost, free=free)(stop)
+                mips.append(solved)
                 proven = solved.relaxation is not None and solved.relaxation.bound >= cost * (1 - self.solving.gap)
                 last_s, left_s = solved.work_s, 0.0 if proven else left_s - solved.work_s
                 return solved.relaxation
@@ -140,9 +140,7 @@ class Relaxing:
             best = best_spread(self.model, relax)
             if best is None or best.bound <= known:
                 return None
-            mip = next((solved for solved in mips if solved.relaxation is best), None)
-            if mip is None:  # an LP, which has no plan to follow
-                return Rung(replace(lps[0], relaxation=replace(best, held=())), len(best.cuts))
+            mip = next(solved for solved in mips if solved.relaxation is best)
             self.ladder.cuts, self.ladder.free = set(best.cuts), free
             return self._rung(best.cuts, free, mip)
 

@@ -164,7 +164,7 @@ class CutModel(Columns):
             for g in range(stages - 1):
                 self._suffix(g)
             if len(mip.row_lower) > rows:
-                mip.implied.append(range(rows, len(mip.row_lower)))
+                mip.optional.append(range(rows, len(mip.row_lower)))
         for g in range(stages):
             self._ram(g, capacity)
         if between:
@@ -408,7 +408,9 @@ class CutModel(Columns):
 
     def work_s(self, *, lp: bool) -> float:
         """Work on solving it so far, or its LP, in seconds of a usual machine."""
-        return simplex_s(self.mip.iterations, self.mip.entries, WORK.lp_iteration_s if lp else WORK.iteration_s)
+        mip, iteration_s = self.mip, WORK.lp_iteration_s if lp else WORK.iteration_s
+        root_s = simplex_s(mip.root_iterations, mip.entries, WORK.lp_iteration_s)
+        return root_s + simplex_s(mip.iterations, mip.solved_entries, iteration_s)
 
     def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
         """The plan that a solution stands for."""

@@ -118,6 +118,12 @@ class GapModel(CutModel):
             room = model.store_free - sum(model.footprint[t] for t in self.writes)
             mip.within(list(self.written), [model.footprint[t] for t in self.written.values()], room)
 
+    def ram_row(self, index: list[int], value: list[float], room: int) -> None:
+        """A row that the MIP has only where the LP fills the RAM: one in fifty of them."""
+        rows = len(self.mip.row_lower)
+        super().ram_row(index, value, room)
+        self.mip.optional.append(range(rows, len(self.mip.row_lower)))
+
     def _points(self, t: int) -> dict[int, int]:
         """By position, the column that is 1 if `t` is in RAM there; -1 is the start, and `n_ops` the end."""
         model, n = self.model, self.model.n_ops

@@ -38,19 +38,18 @@ def spread_cuts(model: Model, count: int) -> tuple[int, ...]:
     return tuple(max(stretch, key=lambda v: (sets[v], -v)) for stretch in stretches)
 
 
-def best_spread(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxation | None]) -> Relaxation | None:
+def best_spread(model: Model, relax: Callable[[tuple[int, ...]], Relaxation | None]) -> Relaxation | None:
     """The relaxation with spread cuts that proves the most; None where there is none.
 
-    The LP of the fewest cuts comes first, since it is solved soon. Then MIPs with more and more cuts are solved until
-    two in turn prove no more. `relax`: solves a relaxation with these cuts, or its LP; None where it is too large, or
-    no work is left.
+    MIPs with more and more cuts are solved until two in turn prove no more. `relax`: solves the relaxation with these
+    cuts; None where it is too large, or no work is left.
     """
     if model.n_ops * (model.n_tensors - len(small_tensors(model))) > SPREAD.most_pairs:
         return None
     best, worse = None, 0
     cuts = [*dict.fromkeys(spread_cuts(model, count) for count in SPREAD.counts)]
-    for chosen, lp in [*((c, True) for c in cuts[:1]), *((c, False) for c in cuts)]:
-        relaxation = relax(chosen, lp)
+    for chosen in cuts:
+        relaxation = relax(chosen)
         if relaxation is None or relaxation.infeasible:
             break
         worse = 0 if best is None or relaxation.bound > best.bound else worse + 1

@@ -42,7 +42,6 @@ from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.plans import chain_ends, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.settings import PLACEMENT, RELAXING, SPREAD, WORK
-from poetc.solvers.poetc.work import simplex_s
 
 
 class PlacementSearch:
@@ -437,7 +436,7 @@ class PlacementSearch:
                 threads=self.options.threads,
                 seed=self.options.seed,
             )
-            self.spent += simplex_s(relaxed.mip.iterations, relaxed.mip.entries)
+            self.spent += relaxed.work_s(lp=False)
             if not plan.held:
                 return
             excess, codes = self._take_plan(relaxed.stored, plan)
@@ -514,7 +513,7 @@ def bound_of_spread(
     """
     spent_s, last_s, least = 0.0, 0.0, 0.0
 
-    def relax(cuts: tuple[int, ...], lp: bool, free: frozenset[int]) -> Relaxation | None:
+    def relax(cuts: tuple[int, ...], free: frozenset[int]) -> Relaxation | None:
         nonlocal spent_s, last_s, least
         over = spent_s + SPREAD.growth * last_s >= work_s or time.monotonic() >= stop_at
         if over or least >= cutoff:
@@ -524,13 +523,12 @@ def bound_of_spread(
             return None
         relaxation = relaxed.solve(
             time_limit_s=max(WORK.least_left_s, stop_at - time.monotonic()),
-            relax=lp,
             max_nodes=PLACEMENT.nodes,
             max_rounds=SPREAD.rounds,
             gap=PLACEMENT.gap,
             cutoff=cutoff,
         )
-        last_s = relaxed.work_s(lp=lp)
+        last_s = relaxed.work_s(lp=False)
         spent_s += last_s
         least = max(least, min(relaxation.bound, cutoff))
         return relaxation
@@ -538,5 +536,5 @@ def bound_of_spread(
     coarse, fine = small_tensors(model), small_tensors(model, chains)
     best = best_spread(model, functools.partial(relax, free=coarse))
     if best is not None and best.exact and coarse != fine and has_wide_gap(least, cutoff):
-        relax(best.cuts, lp=False, free=fine)
+        relax(best.cuts, fine)
     return least, spent_s

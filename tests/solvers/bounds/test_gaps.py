@@ -105,10 +105,25 @@ def test_rows_for_ram_that_are_left_out_relax(monkeypatch: pytest.MonkeyPatch) -
     assert without.solve(time_limit_s=60).bound <= with_rows.solve(time_limit_s=60).bound
 
 
+def test_a_mip_has_the_rows_for_ram_that_its_lp_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rows are left out, so that its bound is between that of the LP and that with all rows."""
+    fewer = 0
+    for seed in range(20):
+        model = Model(with_budget(training_problem(Random(seed), 12, paging=True), 0.05))
+        lp, full, few = (GapModel(model, spread_cuts(model, 8)) for _ in range(3))
+        least, most = lp.solve(time_limit_s=60, relax=True).bound, full.solve(time_limit_s=60).bound
+        with monkeypatch.context() as patch:
+            patch.setattr("poetc.solvers.highs.MANY_ENTRIES", 0)
+            assert least <= few.solve(time_limit_s=60).bound <= most
+        assert few.mip.root_iterations > 0
+        fewer += few.mip.solved_entries < full.mip.solved_entries
+    assert fewer == 20
+
+
 def test_a_problem_with_too_many_pairs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def relax(cuts: tuple[int, ...], lp: bool) -> Relaxation | None:
+    def relax(cuts: tuple[int, ...]) -> Relaxation | None:
         asked.append(len(cuts))
         return None
 

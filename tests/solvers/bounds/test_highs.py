@@ -77,7 +77,7 @@ def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> Non
     """Where HiGHS is interrupted before it has come as far again."""
     monkeypatch.setattr(highs, "MANY_ENTRIES", 0)
     mip = knapsack()
-    mip.implied.append(range(0))
+    mip.optional.append(range(0))
     lp, best = (mip.solve(time_limit_s=20, relax=relax).objective for relax in (True, False))
     solved: list[bool] = []
     run = highs.quiet_solver
@@ -127,7 +127,7 @@ def test_a_mip_that_does_not_come_back_is_left_behind(monkeypatch: pytest.Monkey
     monkeypatch.setattr(highs, "MANY_ENTRIES", 0)
     monkeypatch.setattr(highs, "GRACE_S", 0.05)
     mip, over = knapsack(), threading.Event()
-    mip.implied.append(range(0))
+    mip.optional.append(range(0))
     lp = mip.solve(time_limit_s=20, relax=True).objective
     run = highspy.Highs.run
     monkeypatch.setattr(highspy.Highs, "run", lambda s: run(s) if s.getLp().integrality_ == [] else over.wait(20))

@@ -47,29 +47,28 @@ def test_small_tensors_are_below_their_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lp", "mips", "asked", "best"),
+    ("mips", "asked", "best"),
     [
-        (1, {4: 2, 8: 3, 12: 2, 16: 3, 24: 9}, 4, 3),  # two in turn prove no more: the end
-        (1, {4: 2, 8: 3, 12: 2, 16: 4, 24: 1, 32: 1}, 6, 4),
-        (1, {4: 3, 8: None}, 2, 3),  # it is too large, or no work is left
-        (1, {4: None}, 1, 1),
-        (None, {}, 0, None),
+        ({4: 2, 8: 3, 12: 2, 16: 3, 24: 9}, 4, 3),  # two in turn prove no more: the end
+        ({4: 2, 8: 3, 12: 2, 16: 4, 24: 1, 32: 1}, 6, 4),
+        ({4: 3, 8: None}, 2, 3),  # it is too large, or no work is left
+        ({4: None}, 1, None),
     ],
 )
 def test_more_and_more_cuts_until_they_prove_no_more(
-    lp: int | None, mips: dict[int, int | None], asked: int, best: int | None, monkeypatch: pytest.MonkeyPatch
+    mips: dict[int, int | None], asked: int, best: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
     monkeypatch.setattr("poetc.solvers.poetc.bounds.spread.spread_cuts", lambda model, count: tuple(range(count)))
 
-    def relax(cuts: tuple[int, ...], as_lp: bool) -> Relaxation | None:
+    def relax(cuts: tuple[int, ...]) -> Relaxation | None:
         seen.append(len(cuts))
-        bound = lp if as_lp else mips[len(cuts)]
+        bound = mips[len(cuts)]
         return None if bound is None else Relaxation(cuts, bound, False, True, (), frozenset())
 
     result = best_spread(chain(0), relax)
     assert (None if result is None else result.bound) == best
-    assert seen == [4, *list(mips)[:asked]]
+    assert seen == list(mips)[:asked]
 
 
 @pytest.mark.parametrize(("budget", "asked"), [(0.05, True), (0.95, False)])
@@ -78,7 +77,7 @@ def test_a_solve_takes_the_bound_where_a_wide_gap_is_left(
 ) -> None:
     taken: list[float] = []
 
-    def spy(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxation | None]) -> Relaxation | None:
+    def spy(model: Model, relax: Callable[[tuple[int, ...]], Relaxation | None]) -> Relaxation | None:
         best = best_spread(model, relax)
         taken.append(0.0 if best is None else best.bound)
         return best
@@ -90,22 +89,6 @@ def test_a_solve_takes_the_bound_where_a_wide_gap_is_left(
     proof = solve(problem, options=SolveOptions(time_limit_s=30, work_limit_s=0.5, fixed_order=True)).proof
     assert bool(taken) == asked
     assert max(taken, default=0.0) <= proof.bound <= proof.objective
-
-
-def test_an_lp_alone_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[float] = []
-
-    def lp_alone(model: Model, relax: Callable[[tuple[int, ...], bool], Relaxation | None]) -> Relaxation | None:
-        lp = relax(spread_cuts(model, 8), True)
-        assert lp is not None
-        taken.append(lp.bound)
-        return replace(lp, bound=lp.bound + 0.25)  # which shows that the answer is another one than the LP
-
-    monkeypatch.setattr("poetc.solvers.poetc.relaxing.best_spread", lp_alone)
-    monkeypatch.setattr("poetc.solvers.poetc.bounds.ladder.ENGINE", replace(ENGINE, wide_gap=1e-9))
-    problem = with_budget(training_problem(Random(0), 12, paging=True), 0.05)
-    proof = solve(problem, options=SolveOptions(time_limit_s=30, work_limit_s=0.5, fixed_order=True)).proof
-    assert taken and taken[0] <= proof.bound <= proof.objective
 
 
 def layers(count: int) -> Problem:
