@@ -229,6 +229,7 @@ class _List:
         self.ready = {k for k, item in enumerate(self.items) if not item.waits}
         self.needed = self._needed_in_turn()
         self.alike = [self._alike(item, pages=pages) for item in self.items]
+        self.arrivals: dict[int, tuple[int, list[int]]] = {}  # of ready items: operands, and hand-overs by processor
         self.computed_on: dict[int, int] = {}  # by tensor; a page-out and a page-in change nothing
         self.dead: list[int] = []  # stays that nobody needs any more
         self.result: list[Action] = []
@@ -408,10 +409,10 @@ class _List:
         """Put the item that can begin first into the list, with the frees that it needs room from."""
         best: tuple[tuple[int, int], int, list[int], Pairs] | None = None
         dead = self._oldest_first()
+        free_ns = self._free_ns()
         for k in ready:
-            self._choose(k)
+            earliest = self._choose(k, free_ns)
             last = -self.items[k].rank_ns if self.by_rank else k
-            earliest = self._earliest(self.items[k])
             if best is not None and (earliest, last) >= best[0]:
                 continue
             if not self._is_safe(k, first):
@@ -436,12 +437,29 @@ class _List:
             if stays[s].readers_left == 1 and tensors[stays[m].tensor].size_bytes <= stays[s].size_bytes
         )
 
-    def _choose(self, k: int) -> None:
-        """Send item `k` to the processor on which it ends first, of those on which it costs the same."""
-        item, ends = self.items[k], list[int]()
-        for item.processor in self.alike[k]:
-            ends.append(self._earliest(item) + self._hand_over_ns(item, item.processor))
-        item.processor = self.alike[k][ends.index(min(ends))]
+    def _free_ns(self) -> list[int]:
+        """When each processor may begin another computation, as far as the list says."""
+        *_, second, latest = sorted([0, 0, *self.before_last])
+        others = [second if ns == latest else latest for ns in self.before_last]
+        return [max(end, self.barrier, other) for end, other in zip(self.end_ns, others, strict=True)]
+
+    def _choose(self, k: int, free_ns: Sequence[int]) -> int:
+        """Send item `k` to the processor on which it ends first, of equal ones; when it begins if RAM is not short."""
+        item = self.items[k]
+        if not isinstance(item.decision, Compute):
+            return self._earliest(item)
+        if k not in self.arrivals:  # of an item that is ready, nothing moves any more
+            self.arrivals[k] = self._operands_ns(item), [self._hand_over_ns(item, p) for p in self.alike[k]]
+        at, hand_overs = self.arrivals[k]
+        begins = [max(at, free_ns[p]) for p in self.alike[k]]
+        best = min(range(len(begins)), key=lambda n: begins[n] + hand_overs[n])
+        item.processor = self.alike[k][best]
+        return begins[best]
+
+    def _operands_ns(self, item: _Item) -> int:
+        """When its operands are there, and nobody needs those that it overwrites."""
+        stays = self.stays
+        return max([0, *(stays[s].written_ns for s in item.reads), *(stays[s].used_ns for s in item.taken)])
 
     def _issue_alone(self, k: int) -> bool:
         """The first item with all frees before it, and behind all that is in flight."""
@@ -461,17 +479,9 @@ class _List:
 
     def _earliest(self, item: _Item) -> int:
         """When it would begin if RAM were not short."""
-        stays, own = self.stays, item.processor
-        begin = max(self.end_ns[own], self.barrier)
-        for s in item.reads:
-            begin = max(begin, stays[s].written_ns)
-        if isinstance(item.decision, Compute):
-            for s in item.taken:
-                begin = max(begin, stays[s].used_ns)
-            for q, ns in enumerate(self.before_last):
-                if q != own:
-                    begin = max(begin, ns)
-        return begin
+        own, compute = item.processor, isinstance(item.decision, Compute)
+        others = [ns for q, ns in enumerate(self.before_last) if compute and q != own]
+        return max(self.end_ns[own], self.barrier, self._operands_ns(item), *others)
 
     def _begin(self, k: int, dead: Sequence[int], begin: int, pairs: Pairs, room: int) -> tuple[int, list[int]] | None:
         """When an item would begin, no sooner than `begin`, and the frees right before it, in the order of `dead`.
