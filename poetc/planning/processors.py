@@ -80,11 +80,14 @@ TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the b
 TRY_S = 0.0003  # of work, an operator
 PATIENCE = 3  # times that share of the time, on the clock
 LEAST_SHARE = 0.02  # of the time, for a placement
-ATTEMPTS = 5  # to pack
+ATTEMPTS = 6  # to pack
 ASIDE_SHARE = 0.05  # of the budget, at most, which is left for operators side by side
 ASIDES = (0.04, 0.01, 0.1)  # of the budget, for plans on equal processors, whose placements differ in nothing
 MOVES_COST = 0.002  # of the cost: where moves cost more, a list is tried that leaves more room
 MOVES_ROOM = 0.01  # of the budget, for that
+MORE_ROOM = 0.02  # of the budget: at most as much less has each of the first lists than the one before
+CAREFUL = 3  # lists
+MOVES_SHARE = 0.5  # of the time that is left, at least a second: to pack a list, with moves if need be
 HINT_SHARE = 0.1  # of the time, for lists of another way's steps: the last attempt to pack may end later
 ROOMY_BYTES = 2**50
 LIST_SHARES = (1.0, 0.995)  # of the budget: a list for less RAM may wait less
@@ -171,7 +174,9 @@ class _Side:
             return solution
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
-        best = self._apart()
+        state_bytes = sum(t.size_bytes for t in problem.tensors if t.initial and t.pageable)
+        is_paged = state_bytes > problem.budget_bytes - problem.base_bytes
+        best = self._apart() if is_paged else None
         if best is not None and best.cost * (1 - APART_ENOUGH) <= self._simple().bound:
             return self._searched(self._proven(best, self._simple()))
         is_late = best is not None and planner.left_s <= 0
@@ -208,6 +213,9 @@ class _Side:
                 errors.append(LimitError("the actions do not fit beside each other"))
             elif best is None or solution.cost < best.cost:
                 best = solution
+        if not is_paged:  # so that transfers are few
+            candidates = [s for s in (best, self._apart()) if s is not None]
+            best = min(candidates, key=lambda s: s.cost, default=None)
         if best is None:
             raise errors[-1]  # it names the budget that was asked for
         if is_equal and best.cost - proof.bound > planner.options.gap * best.cost:
@@ -421,11 +429,10 @@ class _Side:
         shares: Sequence[float] = (1.0,),
     ) -> Solution | None:
         """The actions side by side, as far as they pack into the budget: the cheapest list for these shares of it."""
-        budget, best = problem.budget_bytes, None
+        budget, least_cost, best = problem.budget_bytes, math.inf, None
         for attempt in range(ATTEMPTS):
-            if time.monotonic() >= stop_at or (
-                best is not None and (attempt == ATTEMPTS - 1 or self.planner.left_s <= 0)
-            ):
+            is_late = self.planner.left_s <= 0
+            if time.monotonic() >= stop_at or (best is not None and (attempt == ATTEMPTS - 1 or is_late)):
                 return best
             arranged = (
                 self._listed(problem, actions, choice, max(0, budget), shares) if attempt < ATTEMPTS - 1 else None
@@ -443,9 +450,12 @@ class _Side:
             excess = ram_bytes(problem, solution.plan) - problem.budget_bytes
             if excess <= 0:
                 best = solution if best is None or solution.cost < best.cost else best
-                if solution.cost <= _cost_of(problem, arranged[1]) * (1 + MOVES_COST):
+                least_cost = min(least_cost, _cost_of(problem, arranged[1]))
+                if best.cost <= least_cost * (1 + MOVES_COST):
                     return best
                 excess = int(MOVES_ROOM * problem.budget_bytes)
+            if attempt < CAREFUL:  # a little more room often does, whatever one packing says
+                excess = min(excess, int(MORE_ROOM * problem.budget_bytes))
             budget = min(budget, arranged[1].peak_bytes) - excess
         return best
 
@@ -480,7 +490,7 @@ class _Side:
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
         own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
         schedule = Schedule(solver=self.planner.solver, actions=actions, proof=own)
-        until = max(self.planner.stop_at, time.monotonic() + 1.0)
+        until = time.monotonic() + max(1.0, MOVES_SHARE * self.planner.left_s)
         schedule, plan = packed(problem, schedule, until, until, PLAIN.quick_effort)  # moves save the rest
         if any(isinstance(s, Move) for s in schedule.actions):
             trace = verify_parts([(problem, schedule.actions)])
