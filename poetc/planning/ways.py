@@ -39,7 +39,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Compute, PageIn, PageOut, Status
 from poetc.scheduling.scope import ANY, Scope
-from poetc.solvers.processors import above_idle, relaxed, transfers_apart
+from poetc.solvers.processors import above_idle, critical_path_ns, relaxed, transfers_apart
 
 ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
 AT_HAND = "the steps of one processor in another way; bound: every operator once"
@@ -385,10 +385,20 @@ class CoreUsage(Reduction[int]):
         if streams is not None or self.option(best) == SIDE_BY_SIDE:
             # Bounds of other ways may be about its own streamed operands alone.
             scopes.append(best.proof.scope.with_choice(Streaming.name, streams or ()))
+        listed = None
+        if self.option(best) == SIDE_BY_SIDE:  # the bound for a plan is about another order
+            scope = replace(best.proof.scope.open, order=best.scope.order)
+            for kind in _OPERATORS:
+                if scope.choice(kind.name) is not None:
+                    scope = scope.with_choice(kind.name, kind.option(best) or ())
+            listed = best.with_scope(scope)
+            scopes.append(scope)
         # The steps of one way may be cheapest in another, about which nothing was proven.
         scopes += [known.proof.scope for known in self.solved.values() if bound_holds(known, best)]
         by_scope = {
-            scope: {way: self._least(problem, way, scope, planner, best.cost, is_last=True) for way in open_}
+            scope: {
+                way: self._least(problem, way, scope, planner, best.cost, is_last=True, listed=listed) for way in open_
+            }
             for scope in dict.fromkeys(scopes)
         }
         scope = max(by_scope, key=lambda scope: min(by_scope[scope].values(), default=0))
@@ -406,8 +416,11 @@ class CoreUsage(Reduction[int]):
         enough: int,
         *,
         is_last: bool = False,
+        listed: Solution | None = None,
     ) -> int:
         """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.
+
+        `listed`: the best schedule, side by side, in a scope that has its order.
 
         From its own proof, or carried over from that of another way with the same encodings and streamed operands.
         `enough`: the cost of the best schedule, from where on a higher bound is of no use.
@@ -428,6 +441,9 @@ class CoreUsage(Reduction[int]):
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
                 if scope is None or _has_steps_of(scope, known):
                     least = max(least, self._in_order(way, pair[1], known, planner))
+        if listed is not None and scope is not None and _has_steps_of(scope, listed):
+            in_order = _with_operators(asked, _operators_of(listed), planner)
+            least = max(least, self._in_order(way, in_order, listed, planner))
         return least if least >= enough else max(least, self._by_phases(asked, scope, planner, enough, is_last=is_last))
 
     def _in_order(self, way: int, asked: Problem, known: Solution, planner: Planner) -> int:
@@ -442,12 +458,14 @@ class CoreUsage(Reduction[int]):
         key = way, order, *_operators_of(known).values()
         if key not in self.in_order:
             share, options, bounds = WAYS.in_order_share, planner.options, [0]
-            plain, shifted = (
-                relaxed(asked, transfers_ns(known.problem, known.schedule.actions)).problem,
-                above_idle(asked),
-            )
-            priced = [] if plain is None else [(plain, 0, share)]
-            priced += [] if shifted is None else [(*shifted, 0.0)]  # without idle energy more cuts prove little
+            paged_ns = transfers_ns(known.problem, known.schedule.actions)
+            plain, shifted = relaxed(asked, paged_ns).problem, above_idle(asked)
+            priced = [] if shifted is None else [(*shifted, 0.0)]  # without idle energy more cuts prove little
+            priced += [] if plain is None else [(plain, 0, share)]
+            if paged_ns > critical_path_ns(asked):
+                priced.reverse()  # idle energy as a price of transfers proves more
+            if planner.left_s <= 0:
+                priced = priced[:1]
             for at_prices, idle, worth in priced:
                 ordered = in_order(KERNELS.relax(replace(at_prices, deadline_ns=None)), order)
                 work_s, stop_at = worth * options.work_limit_s, time.monotonic() + share * options.time_limit_s
