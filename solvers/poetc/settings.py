@@ -151,7 +151,7 @@ class SpreadSettings:
     pair_share: float = 0.2  # of the capacity: the least size of two tensors that are looked at together
     chain: int = 4  # makers of operands in turn that are looked at, where two tensors are in RAM together
     work_share: float = 0.15  # of the work limit, for all numbers of cuts
-    placement_share: float = 0.08  # likewise, with an open placement, which plans of other relaxations choose
+    placement_share: float = 0.15  # likewise, with an open placement, which plans of other relaxations choose
     growth: float = 2.0  # times the work on the last relaxation: the next one begins if so much is left
     rounds: int = 30  # of HiGHS at the root: ten times as many prove .2 % more, in two to three times the time
 

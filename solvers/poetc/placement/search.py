@@ -43,6 +43,8 @@ from poetc.solvers.poetc.search.plans import chain_ends, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.settings import PLACEMENT, RELAXING, SPREAD, WORK
 
+Fine = tuple[tuple[int, ...], frozenset[int]]  # cuts, and the tensors that are too small to decide about
+
 
 class PlacementSearch:
     """The cost of placing state of `problem` on the store, under its order of operators. All of it lives in RAM.
@@ -76,20 +78,24 @@ class PlacementSearch:
         self._relaxing_s = 0.0  # work on the last relaxation with several cuts, seconds of a usual machine
         self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with this placement
         self._follows_first = False
-        self._has_spread = False
+        self._has_spread = False  # in this solve
+        self._spread: dict[Fine, Relaxation] = {}  # relaxations with spread cuts, with which the next solve goes on
         self._taken: set[frozenset[int]] = set()  # placements whose first runs of a race are known
         self._stages = self._all_stages()
 
     def go_on(self, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
         """Take up these options, in another solve of the problem."""
         self.options, self.stop_at, self.progress = options, stop_at, progress
-        self.settled = self.suggested is not None
+        self.settled, self._has_spread = self.suggested is not None, False
 
     def spread(self, stop_at: float) -> None:
-        """Raise the bound with cuts spread over the step, once, where a wide gap is left."""
+        """Raise the bound with cuts spread over the step, once a solve, where a wide gap is left."""
         if has_wide_gap(self.bound, self.least) and not self.impossible and not self._has_spread:
             work_s = SPREAD.placement_share * self.options.work_limit_s
-            bound, spent_s = bound_of_spread(self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at)
+            known = self._spread
+            bound, spent_s = bound_of_spread(
+                self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at, known=known
+            )
             self.spent += spent_s
             self._has_spread = spent_s > 0
             self.impossible = bound == math.inf
@@ -504,17 +510,28 @@ def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, st
 
 
 def bound_of_spread(
-    model: Model, chains: Sequence[tuple[int, ...]], cutoff: float, *, work_s: float, stop_at: float
+    model: Model,
+    chains: Sequence[tuple[int, ...]],
+    cutoff: float,
+    *,
+    work_s: float,
+    stop_at: float,
+    known: dict[Fine, Relaxation] | None = None,
 ) -> tuple[float, float]:
     """The bound of cuts spread over the step with any placement of `chains`, at most `cutoff`; and the work on it.
+
+    `known`: relaxations that were solved before, to which it adds its own.
 
     Where small state is a decision, a MIP can take ten times as long. So it is one with the best cuts alone, and only
     where their relaxation without that was solved to the end.
     """
     spent_s, last_s, least = 0.0, 0.0, 0.0
+    known = {} if known is None else known
 
     def relax(cuts: tuple[int, ...], free: frozenset[int]) -> Relaxation | None:
         nonlocal spent_s, last_s, least
+        if (cuts, free) in known:
+            return known[cuts, free]
         over = spent_s + SPREAD.growth * last_s >= work_s or time.monotonic() >= stop_at
         if over or least >= cutoff:
             return None
@@ -531,6 +548,7 @@ def bound_of_spread(
         last_s = relaxed.work_s(lp=False)
         spent_s += last_s
         least = max(least, min(relaxation.bound, cutoff))
+        known[cuts, free] = relaxation
         return relaxation
 
     coarse, fine = small_tensors(model), small_tensors(model, chains)
