@@ -55,6 +55,7 @@ from poetc.solvers.processors import (
     as_ready,
     can_search,
     context_switches,
+    critical_path_ns,
     estimate,
     heft,
     improved,
@@ -68,6 +69,7 @@ from poetc.solvers.processors import (
     side_by_side,
     transfers_apart,
     weight_gradients,
+    without_long_transfers,
 )
 
 BOUND_SHARE = 0.35  # of the time, for the relaxation
@@ -174,8 +176,7 @@ class _Side:
             return solution
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
-        state_bytes = sum(t.size_bytes for t in problem.tensors if t.initial and t.pageable)
-        is_paged = state_bytes > problem.budget_bytes - problem.base_bytes
+        is_paged = not _state_fits(problem)
         best = self._apart() if is_paged else None
         if best is not None and best.cost * (1 - APART_ENOUGH) <= self._simple().bound:
             return self._searched(self._proven(best, self._simple()))
@@ -379,12 +380,18 @@ class _Side:
     def _plain(self, choice: Placement, part: Planner, aside: float | None) -> Solution:
         """For a placement, with one processor at a time. `aside`: the share of the budget left for lists."""
         asked = self.reduction.fix(self.problem, choice)
+        places = [(r, isinstance(r, StatePlacement) and r.mode == "auto") for r in part.reductions]
+        stays = bool(aside) and any(is_open for _, is_open in places) and _state_fits(self.problem)
+        if stays:
+            asked = without_long_transfers(asked, critical_path_ns(self.problem))
+            part = replace(part, reductions=tuple(StatePlacement("ram") if is_open else r for r, is_open in places))
         if asked.deadline_ns is not None and asked.compute_once_ns > asked.deadline_ns:
             asked = replace(asked, deadline_ns=None)  # side by side they may be in time
         aside_bytes = self._aside_bytes(asked, choice) if aside is None else int(aside * asked.budget_bytes)
         if aside is not None or aside_bytes <= ASIDE_SHARE * asked.budget_bytes:
             asked = replace(asked, budget_bytes=asked.budget_bytes - aside_bytes)
-        return part.knowing(None).solve(asked)
+        plain = part.knowing(None).solve(asked)
+        return plain.with_choice(StatePlacement.name, frozenset()) if stays else plain
 
     def _aside_bytes(self, plain: Problem, choice: Placement) -> int:
         """By how much everything once takes more RAM side by side than in turn. As much is left for that."""
@@ -527,6 +534,11 @@ def on_several(problem: Problem, in_turn: Solution, planner: Planner) -> Solutio
     `planner` has the chain for `problem`. The bound of the result says nothing yet.
     """
     return _Side(Processors(), problem, planner).from_one(in_turn)
+
+
+def _state_fits(problem: Problem) -> bool:
+    state_bytes = sum(t.size_bytes for t in problem.tensors if t.initial and t.pageable)
+    return state_bytes <= problem.budget_bytes - problem.base_bytes
 
 
 def _cost_of(problem: Problem, trace: Trace) -> int:

@@ -26,6 +26,7 @@ from poetc.solvers.processors.placing import (
     runs_on,
     transfers_apart,
     weight_gradients,
+    without_long_transfers,
 )
 from poetc.solvers.processors.side_by_side import are_equal, estimate, one_after_another, scheduled, side_by_side
 from poetc.solvers.processors.twice import repeated_elsewhere

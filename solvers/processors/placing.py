@@ -13,6 +13,7 @@ from poetc.solvers.highs import COST_SCALE, Mip
 
 Placement = tuple[int, ...]  # the processor of each operator
 SWITCH_SAVES = 1.0  # times the hand-overs that a switch of processors costs, it must save at least
+LONG_SHARE = 0.2  # of the longest chain: a longer write is not hidden beside it
 
 
 def runs_on(operator: OperatorSpec, processor: int) -> bool:
@@ -118,6 +119,18 @@ def transfers_apart(problem: Problem) -> tuple[Problem, Placement] | None:
         return None
     plain = placed(problem, placement)
     return replace(plain, tensors=tensors, paging=Paging.DMA, idle_uw=sum(idle)), placement
+
+
+def without_long_transfers(problem: Problem, path_ns: int) -> Problem:
+    """Nothing is paged whose write takes a large part of the longest chain, which lasts `path_ns`.
+
+    Until it ends it frees nothing. So others wait for it, where many small ones would hide beside their work.
+    """
+
+    def stays(t: TensorSpec) -> bool:
+        return t.page_out_ns > LONG_SHARE * path_ns and "store" not in (t.initial, t.final)
+
+    return replace(problem, tensors=tuple(replace(t, pageable=False) if stays(t) else t for t in problem.tensors))
 
 
 def _with_idle(problem: Problem, tensor: TensorSpec, others_uw: int) -> TensorSpec:

@@ -58,6 +58,7 @@ from poetc.solvers.processors import (
     search,
     shortest_ns,
     side_by_side,
+    without_long_transfers,
 )
 from tests.support.oracle import optimum
 from tests.support.problems import ProblemBuilder, random_dag, training_problem
@@ -424,6 +425,15 @@ def test_a_claim_about_any_kernels_is_not_made_with_slow_ones() -> None:
     cheapest = search(fastest(problem), 2**60, NODES)
     assert cheapest.actions is not None and cheapest.cost < proof.objective
     assert proof.bound <= cheapest.cost or proof.scope.choice("kernels") is not ANY
+
+
+def test_nothing_is_paged_whose_write_takes_a_large_part_of_the_chain() -> None:
+    problem = training_problem(Random(3), 2, paging=True)
+    writes = sorted({t.page_out_ns for t in problem.tensors if t.pageable})
+    assert len(writes) > 1
+    shorter = without_long_transfers(problem, 5 * writes[-2])
+    assert {t.page_out_ns for t in shorter.tensors if t.pageable} == set(writes[:-1])
+    assert without_long_transfers(problem, 5 * writes[-1]) == problem
 
 
 def with_kernels(random: Random, problem: Problem) -> Problem:
