@@ -149,6 +149,7 @@ class SpreadSettings:
     again_share: float = 0.2  # of the capacity: the least working set of an operator whose repetitions have such rows
     most_again_entries: int = 700_000  # coefficients, from which on operators that run again have no rows for RAM
     pair_share: float = 0.2  # of the capacity: the least size of two tensors that are looked at together
+    alike: float = 0.1  # relative: state that saves about as much for its bytes, where it is small
     chain: int = 4  # makers of operands in turn that are looked at, where two tensors are in RAM together
     work_share: float = 0.15  # of the work limit, for all numbers of cuts
     placement_share: float = 0.15  # likewise, with an open placement, which plans of other relaxations choose

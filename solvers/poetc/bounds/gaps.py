@@ -70,9 +70,10 @@ class GapModel(CutModel):
         chains: Sequence[tuple[int, ...]] = (),
         free: frozenset[int] = frozenset(),
     ) -> None:
-        """`free`: tensors too small to decide about; see `CutModel`. Such state lives in RAM and takes no room."""
+        """`free`: tensors too small to decide about; see `CutModel`. Such state is decided about together."""
         self.chains = [chain for chain in chains if chain[0] not in free]
-        self.no_decision = {t for chain in chains if chain[0] in free for t in chain}
+        self.small = [chain for chain in chains if chain[0] in free]
+        self.no_decision = {t for chain in self.small for t in chain}
         self.met: dict[tuple[int, int, int, int, int], set[int] | None] = {}  # see `_met`
         super().__init__(model, cuts, free=free - {t for chain in chains for t in chain})
 
@@ -105,11 +106,13 @@ class GapModel(CutModel):
         self.always = [(t, *interval, self.counted[t]) for t, interval in pinned]
         self.operands = [frozenset((*model.inputs[v], *model.outputs[v])) for v in range(model.n_ops)]
         self.needed = [working_set_bytes(model, v) for v in range(model.n_ops)]
+        stay, stay_bytes, beside = self._small_state()
         fixed = [self.fixed_bytes(v, operands) for v, operands in enumerate(self.operands)]
         self.room = [self.capacity - held - needed for held, needed in zip(fixed, self.needed, strict=True)]
         for v in range(model.n_ops):
-            self._again(v)
-            self.ram_row(list(self.kept[v]), [float(size) for size in self.kept[v].values()], self.room[v])
+            self._again(v, stay, stay_bytes, beside[v])
+            index, value = list(self.kept[v]), [float(size) for size in self.kept[v].values()]
+            self.ram_row([*index, *stay], [*value, *stay_bytes], self.room[v] + beside[v])
             self._together(v)
         if self.in_ram:  # other tensors are there too when a step begins
             room = model.capacity - sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
@@ -181,8 +184,41 @@ class GapModel(CutModel):
             gaps.append(Gap(t, a, b, before, stays, load, run))
         return gaps
 
-    def _again(self, v: int) -> None:
-        """Add the rows for executing `v` again: its cost, its operands, and the RAM beside it."""
+    def _small_state(self) -> tuple[list[int], list[float], list[int]]:
+        """A column for the share of small state that stays in RAM, and its bytes; none where there is no such state.
+
+        A chain is in RAM all the time, or it is read, and written if the step changes it. Of chains that save about as
+        much for their bytes, any share may be away. The last list has, by operator, the bytes of such state among its
+        operands. These count in its working set already.
+        """
+        model, size_of = self.model, dict[int, int]()  # bytes, by the logarithm of the cost saved for each
+        beside, saves, total = [0] * model.n_ops, dict[int, float](), 0
+        for chain in self.small:
+            size, away = min(model.size[t] for t in chain), 0.0
+            if chain[0] in model.page_ins_needed:
+                away += min(model.in_cost[t] for t in chain)
+            if chain[-1] in model.page_outs_needed:
+                away += min(model.out_cost[t] for t in chain)
+            for v in {v for t in chain for v in (*model.consumers[t], *[model.producer[t]] * (model.producer[t] >= 0))}:
+                beside[v] += size
+            if size and away:
+                kind = math.floor(math.log(away / size) / SPREAD.alike)
+                size_of[kind] = size_of.get(kind, 0) + size
+                saves[kind] = min(saves.get(kind, math.inf), away / size)
+                total += size
+        if not total:
+            return [], [], [0] * model.n_ops
+        stay = self.mip.column(integer=False)
+        gone = {kind: self.mip.column(saves[kind] * size / self.unit, integer=False) for kind, size in size_of.items()}
+        shares = [size / total for size in size_of.values()]
+        self.mip.row([stay, *gone.values()], [1.0, *shares], lower=1.0)
+        return [stay], [float(total)], beside
+
+    def _again(self, v: int, stay: list[int], stay_bytes: list[float], small_bytes: int) -> None:
+        """Add the rows for executing `v` again: its cost, its operands, and the RAM beside it.
+
+        `stay`, `stay_bytes`: of small state. `small_bytes`: of such state among the operands.
+        """
         model, mip = self.model, self.mip
         gaps = [gap for t in model.outputs[v] for gap in self.of_tensor[t] if gap.run >= 0]
         if len(model.outputs[v]) == 1:
@@ -212,8 +248,8 @@ class GapModel(CutModel):
             few = needed < SPREAD.again_share * self.capacity or mip.entries > SPREAD.most_again_entries
             if few or fixed + needed > self.capacity:
                 continue
-            index, value = stays[beside].tolist(), size[beside].astype(float).tolist()
-            self.ram_row([gap.run, *index], [needed, *value], self.capacity - fixed)
+            index, value = [*stays[beside].tolist(), *stay], [*size[beside].astype(float).tolist(), *stay_bytes]
+            self.ram_row([gap.run, *index], [needed - small_bytes, *value], self.capacity - fixed)
 
     def _together(self, v: int) -> None:
         """Add the rows for operands of `v` that are in RAM together, and of which none can be made beside the other.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -17,13 +17,10 @@ from poetc.solvers.poetc.bounds.ram import working_set_bytes
 from poetc.solvers.poetc.settings import SPREAD
 
 
-def small_tensors(model: Model, chains: Sequence[tuple[int, ...]] = ()) -> frozenset[int]:
-    """The tensors that spread cuts do not decide about; none of `chains`, state whose placement is a decision.
-
-    A write may cost its latency alone, whatever the size. So small state that takes no room would live in RAM.
-    """
-    state, least_bytes = {t for chain in chains for t in chain}, SPREAD.least_share * model.paging_capacity
-    return frozenset(t for t in range(model.n_tensors) if model.size[t] < least_bytes and t not in state)
+def small_tensors(model: Model) -> frozenset[int]:
+    """The tensors that spread cuts do not decide about one by one."""
+    least_bytes = SPREAD.least_share * model.paging_capacity
+    return frozenset(t for t in range(model.n_tensors) if model.size[t] < least_bytes)
 
 
 def spread_cuts(model: Model, count: int) -> tuple[int, ...]:

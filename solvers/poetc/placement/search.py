@@ -43,8 +43,6 @@ from poetc.solvers.poetc.search.plans import chain_ends, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.settings import PLACEMENT, RELAXING, SPREAD, WORK
 
-Fine = tuple[tuple[int, ...], frozenset[int]]  # cuts, and the tensors that are too small to decide about
-
 
 class PlacementSearch:
     """The cost of placing state of `problem` on the store, under its order of operators. All of it lives in RAM.
@@ -79,7 +77,7 @@ class PlacementSearch:
         self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with this placement
         self._follows_first = False
         self._has_spread = False  # in this solve
-        self._spread: dict[Fine, Relaxation] = {}  # relaxations with spread cuts, with which the next solve goes on
+        self._spread: dict[tuple[int, ...], Relaxation] = {}  # by spread cuts; the next solve goes on with more
         self._taken: set[frozenset[int]] = set()  # placements whose first runs of a race are known
         self._stages = self._all_stages()
 
@@ -516,22 +514,19 @@ def bound_of_spread(
     *,
     work_s: float,
     stop_at: float,
-    known: dict[Fine, Relaxation] | None = None,
+    known: dict[tuple[int, ...], Relaxation] | None = None,
 ) -> tuple[float, float]:
     """The bound of cuts spread over the step with any placement of `chains`, at most `cutoff`; and the work on it.
 
-    `known`: relaxations that were solved before, to which it adds its own.
-
-    Where small state is a decision, a MIP can take ten times as long. So it is one with the best cuts alone, and only
-    where their relaxation without that was solved to the end.
+    `known`: relaxations that were solved before, by cuts, to which it adds its own.
     """
     spent_s, last_s, least = 0.0, 0.0, 0.0
-    known = {} if known is None else known
+    known, free = {} if known is None else known, small_tensors(model)
 
-    def relax(cuts: tuple[int, ...], free: frozenset[int]) -> Relaxation | None:
+    def relax(cuts: tuple[int, ...]) -> Relaxation | None:
         nonlocal spent_s, last_s, least
-        if (cuts, free) in known:
-            return known[cuts, free]
+        if cuts in known:
+            return known[cuts]
         over = spent_s + SPREAD.growth * last_s >= work_s or time.monotonic() >= stop_at
         if over or least >= cutoff:
             return None
@@ -548,11 +543,8 @@ def bound_of_spread(
         last_s = relaxed.work_s(lp=False)
         spent_s += last_s
         least = max(least, min(relaxation.bound, cutoff))
-        known[cuts, free] = relaxation
+        known[cuts] = relaxation
         return relaxation
 
-    coarse, fine = small_tensors(model), small_tensors(model, chains)
-    best = best_spread(model, functools.partial(relax, free=coarse))
-    if best is not None and best.exact and coarse != fine and has_wide_gap(least, cutoff):
-        relax(best.cuts, fine)
+    best_spread(model, relax)
     return least, spent_s

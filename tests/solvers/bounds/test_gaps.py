@@ -76,6 +76,27 @@ def test_no_bound_for_any_placement_exceeds_an_optimum() -> None:
     assert checked > 30
 
 
+def test_small_state_takes_room_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bound is above that without, and below that where each of it is a decision."""
+    checked = raised = 0
+    for seed in range(30):
+        asked = with_state(seed)
+        if asked is None or all(optimum is None for optimum in asked[1].values()):
+            continue
+        problem, model = asked[0], open_model(asked[0])
+        chains, cuts = movable_state(problem), tuple(range(len(problem.operators)))
+        free = frozenset(t for chain in chains for t in chain)
+        each, together = (GapModel(model, cuts, chains=chains, free=f) for f in (frozenset[int](), free))
+        with monkeypatch.context() as patch:
+            patch.setattr(GapModel, "_small_state", lambda self: ([], [], [0] * self.model.n_ops))
+            without = GapModel(model, cuts, chains=chains, free=free)
+        least, bound, most = (m.solve(time_limit_s=60).bound for m in (without, together, each))
+        assert least <= bound <= most, seed
+        checked += 1
+        raised += least < bound
+    assert checked >= 10 and raised >= 5
+
+
 def test_they_prove_more_than_stages_near_the_smallest_budget() -> None:
     more = 0
     for seed in range(3):
