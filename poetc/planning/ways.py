@@ -404,7 +404,7 @@ class CoreUsage(Reduction[int]):
         scope = max(by_scope, key=lambda scope: min(by_scope[scope].values(), default=0))
         least, best = by_scope[scope], best.with_scope(scope)
         for way in least.keys() & self.results.keys():
-            self.results[way] = replace(self.results[way], least=max(least[way], self.results[way].least))
+            self.results[way] = replace(self.results[way], least=least[way])
         return with_lowest_bound(best, least.values(), planner.options.gap)
 
     def _least(

@@ -114,6 +114,17 @@ def test_steps_of_one_processor_serve_every_way() -> None:
     assert [t.count for t in best.ways] == [ALONE, SIDE_BY_SIDE, THREADS]
 
 
+def test_bounds_of_ways_are_in_the_scope_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in the order of another way's plan, say, was shown beside the answer."""
+    random = Random(5)
+    ways = ways_of(several(random, training_problem(random, 4), 2_000_000))
+    tight = replace(ways[ALONE], budget_bytes=keep_all_peak_bytes(ways[ALONE]) - 16)
+    record = CoreUsage._record
+    monkeypatch.setattr(CoreUsage, "_record", lambda usage, solution, least: record(usage, solution, solution.cost))
+    best = planner(ways).solve(tight)
+    assert min(way.least for way in best.ways) == best.proof.bound < best.cost
+
+
 @pytest.mark.parametrize("seed", [1, 6])
 def test_the_bound_for_all_ways_is_shown_while_the_first_is_searched(seed: int) -> None:
     """It is carried over from that of the way at hand, and never above the cost of another way."""
