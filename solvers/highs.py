@@ -77,7 +77,7 @@ class Mip:
     starts: list[int] = field(default_factory=lambda: [0])
     index: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
-    # Rows that a large MIP has only where its LP needs them. Others imply them for integers, or it is a relaxation.
+    # Rows that a large MIP has only where its LP needs them: without them its bound may be lower.
     optional: list[range] = field(default_factory=list)
     # Simplex iterations in all calls of `solve`, which are work that does not depend on the machine, and the
     # coefficients of the last program. Those of LPs that come first, with all rows, are counted apart.

@@ -194,8 +194,7 @@ class _Side:
         for_search_s = SEARCH_SHARE * self.limit_s if can_search(problem) else 0.0
         for n, (choice, aside) in enumerate(choices):
             left_s = (planner.left_s - for_search_s) / max(1, tries - n)
-            is_enough = best is not None and best.cost - proof.bound <= planner.options.gap * best.cost
-            if best is not None and (n == tries or left_s <= 0 or is_enough):
+            if best is not None and (n == tries or left_s <= 0 or self._is_enough(best, proof)):
                 break
             if aside is not None and aside >= least_failed:
                 continue
@@ -214,12 +213,12 @@ class _Side:
                 errors.append(LimitError("the actions do not fit beside each other"))
             elif best is None or solution.cost < best.cost:
                 best = solution
-        if not is_paged:  # so that transfers are few
+        if not is_paged and not (best is not None and self._is_enough(best, proof)):  # transfers are few
             candidates = [s for s in (best, self._apart()) if s is not None]
             best = min(candidates, key=lambda s: s.cost, default=None)
         if best is None:
             raise errors[-1]  # it names the budget that was asked for
-        if is_equal and best.cost - proof.bound > planner.options.gap * best.cost:
+        if is_equal and not self._is_enough(best, proof):
             proof = self._bound()
         return self._searched(self._proven(best, proof))
 
@@ -516,6 +515,10 @@ class _Side:
         method = f"{origin}; bound: {proof.method.rpartition('bound: ')[2]}"
         stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)
         return best.with_proof(stated)
+
+    def _is_enough(self, best: Solution, proof: Proof) -> bool:
+        """Whether `proof` leaves no more than the gap that was asked for."""
+        return self._status(best.cost, proof.bound) is not Status.LIMIT
 
     def _status(self, cost: int, bound: int) -> Status:
         if cost <= bound * (1 + solvers.ROUNDING):

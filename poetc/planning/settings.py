@@ -120,6 +120,7 @@ class WaysSettings:
     apart_saves: float = 0.01  # of the cost, by an estimate: transfers beside the work that save more are tried first
     first_share: float = 0.1  # of the limits, for a schedule in turn, before transfers are tried apart
     first_operators_per_s: float = 50.0  # of the time limit: with more operators that share finds nothing
+    narrower: float = 0.1  # of the gap: a claim about fewer schedules that closes no more of it is not made
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
     patience: float = 1.2  # times its share of the time that is left, on the clock: a slow machine leaves some, too
 

@@ -73,19 +73,24 @@ class Streaming(Reduction[Streams]):
     def propose(self, problem: Problem, incumbent: Solution | None) -> Iterator[Streams]:
         """By smaller and smaller limits of an operator's operands; at last the floor, first in the cheapest blocks."""
         if self.is_open(problem):
-            yield from dict.fromkeys((*self._by_limits(problem, STREAMING.shares), *self._at_floor(problem)))
+            series = [self._by_limits(problem, STREAMING.shares, little=little) for little in (True, False)]
+            yield from dict.fromkeys((*series[0], *series[1], *self._at_floor(problem)))
         else:
             yield ()
 
-    def _by_limits(self, problem: Problem, shares: Sequence[float]) -> Iterator[Streams]:
-        """By these shares of the room in RAM, one after the other, since each takes long."""
+    def _by_limits(self, problem: Problem, shares: Sequence[float], *, little: bool = True) -> Iterator[Streams]:
+        """By these shares of the room in RAM, one after the other, since each takes long.
+
+        `little`: not in blocks that are for the longest piece alone.
+        """
         offer = self._offer(problem)
         assert offer is not None
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in shares]
-        sizes = (True, False) if offer.longest_ns is not None else (True,)
-        proposed = (_recorded(offer, unpriced(offer, limit, little=little)) for little in sizes for limit in limits)
+        if not little and offer.longest_ns is None:
+            return
         seen: set[Streams] = {()}
+        proposed = (_recorded(offer, unpriced(offer, limit, little=little)) for limit in limits)
         for choice in proposed:
             if choice not in seen:
                 seen.add(choice)
@@ -186,7 +191,7 @@ class Streaming(Reduction[Streams]):
         if best is not None:
             return best
         planner.progress("streaming operands through windows")
-        solution, other = self._streamed(problem, planner, ranked)
+        solution, other = self._streamed(problem, planner, ranked or None)
         if solution is not None:
             return solution
         if error is None:
@@ -228,19 +233,22 @@ class Streaming(Reduction[Streams]):
         """Proposals that may fit, the one with the cheapest first schedule first.
 
         One that costs more even without paging than a first schedule without streams, `whole`, is left out. So are
-        those that stream more, whose prices take long. Side by side each takes long to solve. Where there is a first
-        schedule with streams, those that cost more are left out, those without one, and those at the floor.
+        those by lower limits and at the floor, whose prices take long. Side by side each takes long to solve. Where
+        there is a first schedule with streams, those that cost more are left out, those without one, and those at the
+        floor.
         """
         is_narrow = bool(problem.processors)
         shares = STREAMING.quick_shares if planner.options.is_quick else STREAMING.shares
         ranked: list[Proposal] = []
         cheapest, is_dear = math.inf, False
         by_limits = functools.partial(self._by_limits, problem, shares)
-        for choices in (by_limits, functools.partial(self._at_floor, problem)):
-            for choice in () if is_dear or (is_narrow and cheapest < math.inf) else choices():
+        in_pieces, at_floor = functools.partial(by_limits, little=False), functools.partial(self._at_floor, problem)
+        for choices in (by_limits, in_pieces, at_floor):
+            is_over = is_dear or (is_narrow and cheapest < math.inf)
+            for choice in () if choices is at_floor and is_over else choices():
                 asked = self.fix(problem, choice)
-                is_dear = cost_of_computing_once(asked) >= (cheapest if is_narrow else whole)
-                if is_dear:
+                if cost_of_computing_once(asked) >= (cheapest if is_narrow else whole):
+                    is_dear = True
                     break
                 if planner.inner.knowing(None).lower_bound_bytes(asked) > problem.budget_bytes:
                     continue

@@ -401,7 +401,7 @@ class CoreUsage(Reduction[int]):
             }
             for scope in dict.fromkeys(scopes)
         }
-        scope = max(by_scope, key=lambda scope: min(by_scope[scope].values(), default=0))
+        scope = _widest({scope: min(known.values(), default=0) for scope, known in by_scope.items()}, best, planner)
         least, best = by_scope[scope], best.with_scope(scope)
         for way in least.keys() & self.results.keys():
             self.results[way] = replace(self.results[way], least=least[way])
@@ -506,6 +506,17 @@ class CoreUsage(Reduction[int]):
         """The problems of all ways; none where `problem` has no such choice."""
         matching = (s for s in self.sets if s[ALONE].operators == problem.operators)
         return {} if problem.processors else next(matching, {})
+
+
+def _widest(bounds: Mapping[Scope, int], best: Solution, planner: Planner) -> Scope:
+    """The scope with the highest bound, or one that covers it, if the narrower claim closes little of the gap."""
+    scope = max(bounds, key=lambda scope: bounds[scope])
+    enough = (1 - planner.options.gap) * best.cost
+    for other in sorted(bounds, key=lambda other: -bounds[other]):
+        is_little = bounds[scope] - bounds[other] <= WAYS.narrower * (best.cost - bounds[other])
+        if other.covers(scope) and is_little and not bounds[other] < enough <= bounds[scope]:
+            scope = other
+    return scope
 
 
 def _operators_of(known: Solution) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class GapModel(CutModel):
             mip.within(list(self.written), [model.footprint[t] for t in self.written.values()], room)
 
     def ram_row(self, index: list[int], value: list[float], room: int) -> None:
-        """A row that the MIP has only where the LP fills the RAM: one in fifty of them."""
+        """A row that a large MIP has only if it has a dual in the LP, as one in fifty of them has."""
         rows = len(self.mip.row_lower)
         super().ram_row(index, value, room)
         self.mip.optional.append(range(rows, len(self.mip.row_lower)))

@@ -2,7 +2,7 @@
 
 There one cut proves little, wherever it stands: a schedule pages and recomputes again and again. A relaxation with a
 cut in each of some stretches counts all of that. More cuts prove more, until HiGHS no longer solves their MIP. Small
-tensors take no room, which keeps the MIP small.
+tensors take no room, which keeps the MIP small; small state takes room together where its placement is open.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class PlacementSearch:
                 self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at, known=known
             )
             self.spent += spent_s
-            self._has_spread = spent_s > 0
+            self._has_spread = True
             self.impossible = bound == math.inf
             self.bound = max(self.bound, bound if bound < math.inf else 0.0)
             self._report("state placement")
@@ -518,7 +518,7 @@ def bound_of_spread(
 ) -> tuple[float, float]:
     """The bound of cuts spread over the step with any placement of `chains`, at most `cutoff`; and the work on it.
 
-    `known`: relaxations that were solved before, by cuts, to which it adds its own.
+    `known`: relaxations whose bounds were taken before, by cuts. It adds its own, but for those that the clock ended.
     """
     spent_s, last_s, least = 0.0, 0.0, 0.0
     known, free = {} if known is None else known, small_tensors(model)
@@ -543,7 +543,8 @@ def bound_of_spread(
         last_s = relaxed.work_s(lp=False)
         spent_s += last_s
         least = max(least, min(relaxation.bound, cutoff))
-        known[cuts] = relaxation
+        if relaxation.exact or time.monotonic() < stop_at:
+            known[cuts] = relaxation
         return relaxation
 
     best_spread(model, relax)

@@ -19,7 +19,7 @@ from poetc.planning.search_log import SearchLog
 from poetc.planning.settings import WAYS
 from poetc.planning.state import StatePlacement
 from poetc.planning.streaming import Streaming
-from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage, _widest
 from poetc.scheduling import (
     Compute,
     Elsewhere,
@@ -32,7 +32,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from poetc.scheduling.scope import ANY
+from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers import solve
 from poetc.solvers.processors import as_ready, placed, transfers_apart
 from tests.solvers.bounds.test_phases import frozen_chain, with_stream
@@ -123,6 +123,17 @@ def test_bounds_of_ways_are_in_the_scope_of_the_answer(monkeypatch: pytest.Monke
     monkeypatch.setattr(CoreUsage, "_record", lambda usage, solution, least: record(usage, solution, solution.cost))
     best = planner(ways).solve(tight)
     assert min(way.least for way in best.ways) == best.proof.bound < best.cost
+
+
+@pytest.mark.parametrize(("narrow", "wide", "is_narrow"), [(900, 850, True), (900, 891, False), (999, 998, True)])
+def test_a_claim_about_fewer_schedules_closes_much_of_the_gap(narrow: int, wide: int, is_narrow: bool) -> None:
+    """The last one is within the gap that was asked for."""
+    asked = planner(ways_of(several(Random(1), training_problem(Random(1), 4), 2_000_000)))
+    asked = replace(asked, options=replace(asked.options, gap=0.0015))
+    best = asked.solve(replace(asked.reductions[0].sets[0][ALONE], budget_bytes=2**30))
+    best = best.with_proof(replace(best.proof, objective=1000))
+    scopes = {Scope(): wide, Scope(order=(1, 0)): narrow}
+    assert (_widest(scopes, best, asked) == Scope(order=(1, 0))) == is_narrow
 
 
 @pytest.mark.parametrize("seed", [1, 6])
