@@ -17,6 +17,7 @@ from poetc.solvers.processors.bounds import (
 from poetc.solvers.processors.exact import Exact, can_search, is_roomy, search
 from poetc.solvers.processors.placing import (
     Placement,
+    are_equal,
     as_ready,
     context_switches,
     heft,
@@ -28,5 +29,5 @@ from poetc.solvers.processors.placing import (
     weight_gradients,
     without_long_transfers,
 )
-from poetc.solvers.processors.side_by_side import are_equal, estimate, one_after_another, scheduled, side_by_side
+from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side
 from poetc.solvers.processors.twice import repeated_elsewhere

@@ -12,12 +12,28 @@ from poetc.scheduling import OperatorSpec, Paging, Problem, TensorSpec, Variant
 from poetc.solvers.highs import COST_SCALE, Mip
 
 Placement = tuple[int, ...]  # the processor of each operator
+ROUNDED_FJ = 1000  # energies are whole pJ
 SWITCH_SAVES = 1.0  # times the hand-overs that a switch of processors costs, it must save at least
 LONG_SHARE = 0.2  # of the longest chain: a longer write is not hidden beside it
 
 
 def runs_on(operator: OperatorSpec, processor: int) -> bool:
     return operator.cost_on(processor) is not None
+
+
+def are_equal(problem: Problem) -> bool:
+    """Whether every operator costs the same on all processors."""
+    operators, others = range(len(problem.operators)), range(1, len(problem.processors))
+    return all(cost_the_same(problem, k, 0, p) for k in operators for p in others)
+
+
+def cost_the_same(problem: Problem, k: int, p: int, q: int) -> bool:
+    """Whether an operator takes the same time and the same energy above idling on two processors."""
+    one, other = problem.operators[k].cost_on(p), problem.operators[k].cost_on(q)
+    if one is None or other is None or one[0] != other[0]:
+        return False
+    idle_uw = problem.processors[p].idle_uw - problem.processors[q].idle_uw
+    return abs(1000 * (one[1] - other[1]) - idle_uw * one[0]) <= ROUNDED_FJ
 
 
 def makers_of(problem: Problem) -> list[int]:

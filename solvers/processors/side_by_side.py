@@ -36,7 +36,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers.interface import SolverInfo
 from poetc.solvers.processors.bounds import relaxed
-from poetc.solvers.processors.placing import Placement, placed
+from poetc.solvers.processors.placing import Placement, cost_the_same, placed
 
 # How far an action may overtake the first one that waits, a page-in likewise, and whether long chains of readers come
 # first.
@@ -52,7 +52,6 @@ RULES = (
 LARGE_RULES = ((64, 64, False), (128, 128, False))  # of many actions, for which a list takes a second
 LARGE = 4000
 ROOMY_BYTES = 2**50
-ROUNDED_FJ = 1000  # energies are whole pJ
 GONE = -(2**62)  # bytes: of an item that is in the list
 WIDEST = 64  # actions that are weighed at once
 Decision = Compute | PageIn | PageOut
@@ -151,21 +150,6 @@ def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Sched
 def _required(problem: Problem, action: Compute) -> set[tuple[int, int]]:
     """The pairs of tensors of which an execution has to overwrite the first one."""
     return {(p.input, p.output) for p in problem.operators[action.operator].in_place if p.required}
-
-
-def are_equal(problem: Problem) -> bool:
-    """Whether every operator costs the same on all processors."""
-    operators, others = range(len(problem.operators)), range(1, len(problem.processors))
-    return all(_cost_the_same(problem, k, 0, p) for k in operators for p in others)
-
-
-def _cost_the_same(problem: Problem, k: int, p: int, q: int) -> bool:
-    """Whether an operator takes the same time and the same energy above idling on two processors."""
-    one, other = problem.operators[k].cost_on(p), problem.operators[k].cost_on(q)
-    if one is None or other is None or one[0] != other[0]:
-        return False
-    idle_uw = problem.processors[p].idle_uw - problem.processors[q].idle_uw
-    return abs(1000 * (one[1] - other[1]) - idle_uw * one[0]) <= ROUNDED_FJ
 
 
 @dataclass(slots=True)
@@ -341,7 +325,7 @@ class _List:
         if not isinstance(item.decision, Compute):
             return [own]
         others = range(1 if pages else 0, len(self.problem.processors))
-        return [own, *(p for p in others if p != own and _cost_the_same(self.problem, item.decision.operator, p, own))]
+        return [own, *(p for p in others if p != own and cost_the_same(self.problem, item.decision.operator, p, own))]
 
     def _needed_in_turn(self) -> NDArray[np.int64]:
         """The RAM that each item takes, if they follow in their order and nothing is beside them."""

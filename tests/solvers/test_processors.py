@@ -51,6 +51,7 @@ from poetc.solvers.highs import Mip
 from poetc.solvers.processors import (
     above_idle,
     can_search,
+    hand_overs,
     one_at_a_time,
     placed,
     relaxed,
@@ -535,3 +536,22 @@ if __name__ == "__main__":
         compare(number)
     compared = sum(compare_tight(number) for number in range(int(sys.argv[1])))
     print(f"{sys.argv[1]} problems agree, and {compared} in little RAM")
+
+
+@pytest.mark.parametrize(("others", "is_solved"), [(1, True), (2, False)])
+def test_hand_overs_between_many_equal_processors_take_no_time(
+    monkeypatch: pytest.MonkeyPatch, others: int, is_solved: bool
+) -> None:
+    """Each operator in equal parts on all of them has no hand-over. The MIP took most of a solve on four cores."""
+    plain = training_problem(Random(3), 3)
+    own = tuple(
+        replace(
+            o,
+            elsewhere=tuple(Elsewhere(processor=p, time_ns=o.time_ns, energy_pj=o.energy_pj) for p in (1, 2)[:others]),
+        )
+        for o in plain.operators
+    )
+    cores = tuple(ProcessorSpec(name=f"p{p}", active_uw=3000, idle_uw=500, hand_over_ns=5) for p in range(1 + others))
+    monkeypatch.setattr(hand_overs, "_least", lambda problem, path_ns: (path_ns, ()))
+    bound = hand_overs.least_with_hand_overs(replace(plain, operators=own, processors=cores), 7)
+    assert bound == (7 if is_solved else 0)
