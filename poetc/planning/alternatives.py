@@ -195,7 +195,7 @@ def with_lowest_bound(best: Solution, bounds: Iterable[int], gap: float) -> Solu
     """`best` with the lowest of these bounds, of all options in which something may fit. `gap`: the asked one."""
     proof = best.proof
     bound = min([proof.objective, *bounds])
-    if bound == proof.bound:
+    if bound == proof.bound and proof.status is not Status.LIMIT:  # a hint has this for lack of a bound
         return best
     status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT
     if bound >= proof.objective:

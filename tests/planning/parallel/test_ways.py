@@ -12,6 +12,7 @@ import pytest
 
 import poetc
 from poetc.planning import Planner, Solution, processors, reductions
+from poetc.planning.alternatives import with_lowest_bound
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.processors import Processors
@@ -32,6 +33,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
+from poetc.scheduling.schedule import Status
 from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers import solve
 from poetc.solvers.processors import as_ready, placed, transfers_apart
@@ -123,6 +125,15 @@ def test_bounds_of_ways_are_in_the_scope_of_the_answer(monkeypatch: pytest.Monke
     monkeypatch.setattr(CoreUsage, "_record", lambda usage, solution, least: record(usage, solution, solution.cost))
     best = planner(ways).solve(tight)
     assert min(way.least for way in best.ways) == best.proof.bound < best.cost
+
+
+@pytest.mark.parametrize(("gap", "status"), [(0.05, Status.FEASIBLE), (0.01, Status.LIMIT)])
+def test_a_limit_of_one_way_is_none_where_the_gap_for_all_is_reached(gap: float, status: Status) -> None:
+    problem = training_problem(Random(3), layers=4)
+    known = Planner(options=SolveOptions(time_limit_s=5)).solve(problem)
+    bound = round(0.98 * known.cost)
+    at_hand = known.with_proof(replace(known.proof, bound=bound, status=Status.LIMIT))
+    assert with_lowest_bound(at_hand, [bound, known.cost], gap).proof.status is status
 
 
 @pytest.mark.parametrize(("narrow", "wide", "is_narrow"), [(900, 850, True), (900, 891, False), (999, 998, True)])
