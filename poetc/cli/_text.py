@@ -96,13 +96,13 @@ def _bound(summary: Mapping[str, Any]) -> str:
 
 def solve_text(summary: Mapping[str, Any]) -> str:
     """The answer of `poetc solve` on the terminal: cost, RAM, time, proof, and the choices of the planner."""
-    from poetc.reporting import band_rows, guesses, recomputed_of, status_words
+    from poetc.reporting import band_rows, guesses, recomputed_of, rounded_up, status_words
 
     keep_all = summary["keep_all_peak_bytes"]
+    up = rounded_up(*(summary[f"{size}_bytes"] for size in ("min_budget", "budget", "peak", "ram")))
 
     def ram(size_bytes: int) -> str:
-        """As the smallest budget is shown, where it is that."""
-        return (enough_share if size_bytes == summary["min_budget_bytes"] else share)(size_bytes, keep_all)
+        return (enough_share if size_bytes in up else share)(size_bytes, keep_all)
 
     limit = summary["deadline_ns"]
     bound = summary["gap"], summary["asked_gap"]

@@ -15,6 +15,7 @@ from poetc.reporting._words import (
     proof,
     recomputed,
     recomputed_of,
+    rounded_up,
     shorten,
     written,
 )

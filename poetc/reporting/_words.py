@@ -77,6 +77,16 @@ def is_beyond(budget_bytes: int, peak_bytes: int) -> bool:
     return budget_bytes > 4 * peak_bytes
 
 
+def rounded_up(smallest_bytes: int | None, budget_bytes: int, *used_bytes: int) -> set[int]:
+    """The sizes that are rounded up: the smallest budget as one that suffices, and the budget if that much is used.
+
+    Else a use of just that size would seem to exceed the budget.
+    """
+    if smallest_bytes is None:
+        return set()
+    return {smallest_bytes, budget_bytes} if smallest_bytes in used_bytes else {smallest_bytes}
+
+
 def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
     if not keep_all_bytes:
         return ""

@@ -119,9 +119,9 @@ def _sizes(solved: Solved) -> str:
         ("plain", "smallest budget found", summary.get("min_budget_bytes"), "a schedule exists"),
     ]
     known = [(c, label, n, remark) for c, label, n, remark in rows if n is not None]
-    return _charts.size_bars(
-        [(*row, (format_enough if "smallest" in row[1] else format_bytes)(row[2])) for row in known]
-    )
+    used = _words.peak_bytes(solved), packed
+    up = _words.rounded_up(summary.get("min_budget_bytes"), problem.budget_bytes, *used)
+    return _charts.size_bars([(*row, (format_enough if row[2] in up else format_bytes)(row[2])) for row in known])
 
 
 def _bundle(solved: Solved) -> str:

@@ -51,12 +51,16 @@ def _memory(solved: Solved) -> str:
     rows += [(f"peak of bank {b.name}", n) for b, n in zip(problem.banks, trace.bank_peaks, strict=True)]
     if keep_all is not None:
         rows.append(("keep-all peak", keep_all))
-    if summary.get("min_budget_bytes") is not None:
-        rows.append(("smallest budget found", summary["min_budget_bytes"]))
-    cells = [(name, format_bytes(n), f"{n:,} B", _words.of_keep_all(n, keep_all)) for name, n in rows]
-    if summary.get("min_budget_bytes") is not None:
-        (name, n), (_, _, exact, _) = rows[-1], cells[-1]
-        cells[-1] = name, format_enough(n), exact, _words.enough_of_keep_all(n, keep_all)
+    smallest = summary.get("min_budget_bytes")
+    if smallest is not None:
+        rows.append(("smallest budget found", smallest))
+    up = _words.rounded_up(smallest, *(n for _, n in rows[:3]))
+    words = {False: (format_bytes, _words.of_keep_all), True: (format_enough, _words.enough_of_keep_all)}
+    cells = [
+        (name, in_words(n), f"{n:,} B", of_keep_all(n, keep_all))
+        for name, n in rows
+        for in_words, of_keep_all in (words[n in up],)
+    ]
     return "RAM\n" + _table(cells, right=(1, 2))
 
 

@@ -309,6 +309,13 @@ def test_the_least_budget_and_the_smallest_one_are_one_number(solved: Solved) ->
     assert len(shown) == 3 and all("13.11 kB" in row for row in shown)
 
 
+def test_a_peak_below_the_budget_does_not_seem_to_exceed_it(solved: Solved) -> None:
+    sizes = {"budget_bytes": 51_444_100} | dict.fromkeys(("peak_bytes", "ram_bytes", "min_budget_bytes"), 51_443_952)
+    rows = _text.solve_text({**solved[1].json, **sizes}).splitlines()
+    shown = [row.split()[-5 if "(" in row else -2] for row in rows if row.startswith(("budget ", "peak "))]
+    assert len(shown) == 2 and shown[0] == shown[1], shown
+
+
 def test_emit_names_a_stack_that_kernels_may_need_more_of(
     poetc: Run, solved: Solved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
