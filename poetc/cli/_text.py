@@ -120,7 +120,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
                 for b in summary.get("banks", ())
             ),
             ("keep-all peak", size(keep_all)),
-            ("smallest budget found", enough(summary["min_budget_bytes"]) + _whole(summary)),
+            ("smallest budget found", _smallest(summary)),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
             ("proven bound", f"{_bound(summary)}  (gap {format_gap(summary['gap'])} of the total)"),
             ("gap on overhead", gap_on_overhead(summary)),
@@ -162,6 +162,12 @@ def _streamed(summary: Mapping[str, Any]) -> str:
     ahead = summary["overlapping_operators"]
     overlap = f", {ahead:,} with transfers beside their kernels" if ahead else ""
     return f"of {count:,} of {format_count(summary['operators'], 'operator')}{overlap}" if count else ""
+
+
+def _smallest(summary: Mapping[str, Any]) -> str:
+    """The smallest budget that was found, if there was time to look for one."""
+    known = summary["min_budget_bytes"]
+    return "not searched for lack of time" if known is None else enough(known) + _whole(summary)
 
 
 def _whole(summary: Mapping[str, Any]) -> str:

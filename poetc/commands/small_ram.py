@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from poetc import passes
 from poetc.commands.requests import SolveRequest, problem_of, streams_of, with_short_pieces
 from poetc.devices import DeviceProfile
-from poetc.devices.units import exact_ns
+from poetc.devices.units import format_enough_ns
 from poetc.errors import InfeasibleError, LimitError
 from poetc.graph import Graph, TrainingGraph
 from poetc.planning import ENGINE, Planner, RamSearch, reductions
@@ -120,7 +120,8 @@ def require_time_to_stream(request: SolveRequest, step: Step, profile: DevicePro
     if problem.deadline_ns < once_ns:
         raise LimitError(
             f"no schedule was found for {problem.budget_bytes} bytes{within_limits(problem)}: every operator once, with"
-            f" operands streamed through windows, takes {exact_ns(once_ns)}; allow more than that, or raise --budget"
+            f" operands streamed through windows, takes {format_enough_ns(once_ns)};"
+            " allow more than that, or raise --budget"
         )
 
 

@@ -144,10 +144,7 @@ def format_enough(size_bytes: int) -> str:
     """A budget that suffices, as an option takes it: `134240` → `134.3 kB`. `parse_size` gives no less."""
     for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size_bytes >= factor and size_bytes >= 10_000:
-            digits = max(0, 4 - len(str(size_bytes // factor)))
-            tenths = -(-size_bytes * 10**digits // factor)
-            whole, rest = divmod(tenths, 10**digits)
-            return f"{whole}.{rest:0{digits}} {unit}" if digits else f"{whole} {unit}"
+            return f"{_rounded_up(size_bytes, factor)} {unit}"
     return f"{size_bytes} B"
 
 
@@ -158,11 +155,11 @@ def format_ns(time_ns: int) -> str:
     return f"{time_ns} ns"
 
 
-def exact_ns(time_ns: int) -> str:
-    """The same with all digits: a deadline may be as short as that."""
+def format_enough_ns(time_ns: int) -> str:
+    """A deadline that suffices, as an option takes it: `3174369980` → `3.175 s`. `parse_duration` gives no less."""
     for factor, unit in ((10**9, "s"), (10**6, "ms"), (10**3, "µs")):
-        if abs(time_ns) >= factor:
-            return f"{time_ns / factor:.10g} {unit}"
+        if time_ns >= factor:
+            return f"{_rounded_up(time_ns, factor)} {unit}"
     return f"{time_ns} ns"
 
 
@@ -188,6 +185,13 @@ def format_gap(fraction: float) -> str:
     steps = max(1, math.ceil(fraction * 10 ** (2 + digits) - 1e-6))
     whole, decimals = f"{steps / 10**digits:.{digits}f}".split(".")
     return f"{whole}.{decimals.rstrip('0') or '0'} %"
+
+
+def _rounded_up(value: int, factor: int) -> str:
+    """`value / factor` in four significant digits, or a little more."""
+    digits = max(0, 4 - len(str(value // factor)))
+    whole, rest = divmod(-(-value * 10**digits // factor), 10**digits)
+    return f"{whole}.{rest:0{digits}}" if digits else str(whole)
 
 
 def _three(value: float) -> str:

@@ -140,8 +140,9 @@ class Processors(Reduction[Placement]):
             return ""
         trace, actions = verify(problem, solution.schedule), solution.schedule.actions
         counts = Counter(action.processor for action in actions if isinstance(action, Compute))
+        transfers = any(isinstance(action, PageIn | PageOut) for action in actions)
         parts = [
-            f"{p.name} {format_count(counts[k], 'operator')}, busy {format_ns(busy)}"
+            f"{p.name} {_work_words(counts[k], transfers=transfers and not k)}, busy {format_ns(busy)}"
             for k, (p, busy) in enumerate(zip(problem.processors, trace.busy_ns, strict=True))
         ]
         spent = f"{format_count(trace.hand_overs, 'hand-over')} in {format_ns(trace.time_ns)}"
@@ -524,6 +525,13 @@ class _Side:
         if cost <= bound * (1 + solvers.ROUNDING):
             return Status.OPTIMAL
         return Status.FEASIBLE if cost - bound <= self.planner.options.gap * cost else Status.LIMIT
+
+
+def _work_words(operators: int, *, transfers: bool) -> str:
+    """The work of a processor: operators, and the transfers if it does these."""
+    if transfers:
+        return f"{format_count(operators, 'operator')} and the transfers" if operators else "the transfers alone"
+    return format_count(operators, "operator")
 
 
 @for_recent

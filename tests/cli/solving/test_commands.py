@@ -23,6 +23,7 @@ from poetc import api
 from poetc.cli import _text
 from poetc.commands import emit as emitting
 from poetc.commands import requests
+from poetc.commands import solve as solving
 from poetc.commands.solve import solve
 from poetc.emit import Memory
 from poetc.errors import LimitError
@@ -314,6 +315,19 @@ def test_a_peak_below_the_budget_does_not_seem_to_exceed_it(solved: Solved) -> N
     rows = _text.solve_text({**solved[1].json, **sizes}).splitlines()
     shown = [row.split()[-5 if "(" in row else -2] for row in rows if row.startswith(("budget ", "peak "))]
     assert len(shown) == 2 and shown[0] == shown[1], shown
+
+
+def test_a_smallest_budget_that_was_not_searched_is_no_finding(
+    poetc: Run, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = "no time was left to look for the smallest budget"
+    monkeypatch.setattr(solving, "smallest_budget_known", lambda *_: (None, late))
+    out = tmp_path / "solved"
+    ended = poetc("solve", digits, "--batch", "4", "--device", "stm32f746", "--budget", "80%", "--no-paging", "-o", out)
+    assert re.search("^smallest budget found +not searched for lack of time$", ended.out, re.MULTILINE), ended.out
+    assert late in ended.err
+    assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["min_budget_bytes"] is None
+    assert "smallest budget found" not in (out / "report.txt").read_text(encoding="utf-8")
 
 
 def test_emit_names_a_stack_that_kernels_may_need_more_of(

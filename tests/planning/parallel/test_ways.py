@@ -246,6 +246,7 @@ def test_transfers_beside_the_work_come_first_where_state_is_read_again_and_agai
     asked = planner(ways, time_limit_s=10.0)
     found = asked.solve(ways[ALONE])
     assert CoreUsage.option(found) == SIDE_BY_SIDE
+    assert Processors.note(problem, found).startswith("processors: m the transfers alone, busy ")
     (alone,) = [w for w in found.ways if w.count == ALONE]
     assert alone.cost is None and alone.least > found.cost >= found.proof.bound > 0.8 * found.cost
     actions = [replace(a, processor=1) if isinstance(a, Compute) else a for a in found.schedule.actions]
