@@ -9,7 +9,7 @@ It replays the actions one by one, as docs/reference/formats.md describes them, 
 knows problems with one processor, one RAM, and a store without overlap, which all problems of the library are. `--csv`
 writes the buffers of the schedule as minimalloc reads them: id, lower, upper, size.
 
-The exit code is 0 for a valid schedule, 1 for another, 2 where a file cannot be read.
+The exit code is 0 for a valid schedule, 1 for another, 2 where a file cannot be read or written.
 """
 
 from __future__ import annotations
@@ -25,6 +25,92 @@ HERE = Path(__file__).resolve().parent
 
 class Invalid(Exception):
     """The schedule breaks a rule; the action is named."""
+
+
+def is_of(type_, noun, least=None):
+    """A reader of values of one type. It raises ValueError for others, with the name of the field."""
+
+    def read_value(value, field):
+        if type(value) is not type_ or (least is not None and value < least):  # true is no 1
+            raise ValueError(f"{field} must be {noun}")
+        return value
+
+    return read_value
+
+
+STRING, FLAG, INDEX = is_of(str, "a string"), is_of(bool, "true or false"), is_of(int, "an integer")
+COUNT, ARRAY, OBJECT = is_of(int, "an integer of at least 0", 0), is_of(list, "an array"), is_of(dict, "an object")
+
+
+def one_of(*names):
+    def read_name(value, field):
+        if value not in names:
+            raise ValueError(f"{field} must be {' or '.join(map(repr, names))}")
+        return value
+
+    return read_name
+
+
+def many(item):
+    return lambda value, field: [item(v, f"{field}[{n}]") for n, v in enumerate(ARRAY(value, field))]
+
+
+def pair(value, field):
+    if len(ARRAY(value, field)) != 2:
+        raise ValueError(f"{field} must be two integers")
+    return tuple(INDEX(v, field) for v in value)
+
+
+def fields(required, /, **optional):
+    """A reader of objects. An optional field has its value where it is absent; where that is None, it may be null."""
+
+    def read_fields(value, field):
+        OBJECT(value, field)
+        for name in required:
+            if name not in value:
+                raise ValueError(f"{field}.{name} is missing")
+        read = {name: kind(value[name], f"{field}.{name}") for name, kind in required.items()}
+        for name, (kind, default) in optional.items():
+            v = value.get(name, default)
+            read[name] = None if v is default is None else kind(v, f"{field}.{name}")
+        return read
+
+    return read_fields
+
+
+def step(value, field):
+    """Reads an action: one of the five kinds. `compute` has other fields beside it."""
+    kinds = [kind for kind in ("compute", "free", "page_out", "page_in", "move") if kind in OBJECT(value, field)]
+    others = {"in_place": many(pair), "processor": INDEX, "fence": FLAG} if kinds == ["compute"] else {}
+    if len(kinds) != 1 or not value.keys() <= {*kinds, *others}:
+        raise ValueError(f"{field} must be one action, with the fields of this action alone")
+    return {name: others.get(name, INDEX)(v, f"{field}.{name}") for name, v in value.items()}
+
+
+PLACE, AMOUNT, LIMIT = (one_of("", "ram", "store"), ""), (COUNT, 0), (COUNT, None)
+TENSOR = fields(
+    {"name": STRING, "size_bytes": COUNT},
+    **dict.fromkeys(("initial", "final"), PLACE),
+    **dict.fromkeys(("page_out_ns", "page_out_pj", "page_in_ns", "page_in_pj", "move_pj"), AMOUNT),
+    **dict.fromkeys(("store_bytes", "move_ns"), LIMIT),
+    pageable=(FLAG, True),
+)
+OPERATOR = fields(
+    {"name": STRING, "inputs": many(INDEX), "outputs": many(INDEX), "time_ns": COUNT, "energy_pj": COUNT},
+    workspace_bytes=AMOUNT,
+    recomputable=(FLAG, True),
+    in_place=(many(fields({"input": INDEX, "output": INDEX}, required=(FLAG, False))), []),
+    **dict.fromkeys(("reads_store", "writes_store"), (many(INDEX), [])),
+)
+PROBLEM = fields(
+    {"name": STRING, "budget_bytes": COUNT, "tensors": many(TENSOR), "operators": many(OPERATOR)},
+    objective=(one_of("energy", "time"), "energy"),
+    paging=(one_of("none", "sync", "dma"), "none"),
+    **dict.fromkeys(("base_bytes", "page_buffer_bytes"), AMOUNT),
+    **dict.fromkeys(("deadline_ns", "store_capacity_bytes", "write_limit_bytes"), LIMIT),
+    **dict.fromkeys(("processors", "banks"), (ARRAY, [])),
+)
+SCHEDULE = fields({"steps": many(step)})
 
 
 class Replay:
@@ -47,7 +133,7 @@ class Replay:
         found = set()
         for t, tensor in enumerate(self.tensors):
             chain = [t]
-            while chain[-1] in follows:
+            while chain[-1] in follows and follows[chain[-1]] not in chain:
                 chain.append(follows[chain[-1]])
             if tensor["initial"] == "ram" and self.tensors[chain[-1]]["final"] == "ram":
                 found.update(chain)
@@ -58,7 +144,7 @@ class Replay:
             raise Invalid(f"action {self.action}: {reason}")
 
     def name(self, t):
-        self.need(isinstance(t, int) and 0 <= t < len(self.tensors), f"there is no tensor {t}")
+        self.need(0 <= t < len(self.tensors), f"there is no tensor {t}")
         return repr(self.tensors[t]["name"])
 
     def in_ram(self, t, does):
@@ -95,7 +181,7 @@ class Replay:
 
     def compute(self, action):
         k = action["compute"]
-        self.need(isinstance(k, int) and 0 <= k < len(self.operators), f"there is no operator {k}")
+        self.need(0 <= k < len(self.operators), f"there is no operator {k}")
         op = self.operators[k]
         self.need(not action.get("processor"), f"{op['name']!r} on another processor")
         for t in op["inputs"]:
@@ -105,7 +191,7 @@ class Replay:
         for t in op.get("reads_store", ()):
             self.need(t in self.store, f"{op['name']!r} reads {self.name(t)} from the store, which is not there")
         self.need(op["recomputable"] or not self.executed[k], f"{op['name']!r} must be executed once only")
-        pairs = [tuple(pair) for pair in action.get("in_place", ())]
+        pairs = action.get("in_place", [])
         allowed = {(p["input"], p["output"]): p["required"] for p in op["in_place"]}
         for i, o in pairs:
             self.need((i, o) in allowed, f"{op['name']!r} may not work in place on {i} -> {o}")
@@ -179,10 +265,8 @@ class Replay:
                 self.page_out(action["page_out"])
             elif "page_in" in action:
                 self.page_in(action["page_in"])
-            elif "move" in action:
-                self.move(action["move"])
             else:
-                self.need(False, f"is no action: {action}")
+                self.move(action["move"])
         for k, count in enumerate(self.executed):
             self.need(count, f"ends without {self.operators[k]['name']!r}")
         for t, tensor in enumerate(self.tensors):
@@ -194,9 +278,18 @@ class Replay:
             self.leave(t)
 
 
-def check(problem, schedule):
-    """A `Replay` of a valid schedule. Raises Invalid."""
-    if problem.get("processors") or problem.get("banks") or problem["paging"] == "dma":
+def check(problem, schedule, of_problem="problem", of_schedule="schedule"):
+    """A `Replay` of a valid schedule. Raises Invalid, or ValueError with the field where one cannot be read."""
+    problem = PROBLEM(problem, f"{of_problem}: $")
+    for n, operator in enumerate(problem["operators"]):
+        reads, makes = operator["inputs"], operator["outputs"]
+        for t in (*reads, *makes, *operator["reads_store"], *operator["writes_store"]):
+            if not 0 <= t < len(problem["tensors"]):
+                raise ValueError(f"{of_problem}: $.operators[{n}] names tensor {t}, which is not there")
+        if not all(p["input"] in reads and p["output"] in makes for p in operator["in_place"]):
+            raise ValueError(f"{of_problem}: $.operators[{n}].in_place must have its inputs and outputs")
+    schedule = SCHEDULE(schedule, f"{of_schedule}: $")
+    if problem["processors"] or problem["banks"] or problem["paging"] == "dma":
         raise Invalid("this checker knows one processor, one RAM and a store without overlap")
     replay = Replay(problem, any("page_out" in s or "page_in" in s for s in schedule["steps"]))
     replay.run(schedule["steps"])
@@ -204,9 +297,18 @@ def check(problem, schedule):
 
 
 def read(path, kind):
-    document = json.loads(Path(path).read_text(encoding="utf-8"))
-    if document.get("format") != kind:
-        raise ValueError(f"its format is {document.get('format')!r}, it must be {kind!r}")
+    """The JSON of a file. Raises ValueError."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: it is not UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: it is no JSON: {error}") from None
+    one_of(kind)(OBJECT(document, f"{path}: $").get("format", kind), f"{path}: $.format")
     return document
 
 
@@ -217,42 +319,50 @@ def library(name):
                 problem = json.loads(line)
                 if problem["name"] == name:
                     return problem
-    raise ValueError("no file, and no problem of the library")
+    raise ValueError(f"{name}: no file, and no problem of the library")
+
+
+def write_buffers(path, buffers):
+    try:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("id", "lower", "upper", "size"))
+            rows.writerows((f"{n}:{name}", low, high, size) for n, (name, low, high, size) in enumerate(buffers))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
 
 
 def main(arguments):
+    usage = __doc__.split("\n\n", 1)[1]
+    if {"-h", "--help"} & set(arguments):
+        print(usage, end="")
+        return 0
     if len(arguments) not in (2, 4) or arguments[2:3] not in ([], ["--csv"]):
-        print(__doc__.split("\n\n")[1], file=sys.stderr)
+        print(usage.split("\n\n")[0], file=sys.stderr)
         return 2
     source, of_schedule = arguments[:2]
     known = None
     try:
-        at = source
         if Path(source).exists():
             problem = read(source, "poetc-problem-1")
         else:
             problem = library(source)
             known = json.loads((HERE / "best_known.json").read_text(encoding="utf-8"))["problems"].get(source)
-        at = of_schedule
-        schedule = read(of_schedule, "poetc-schedule-1")
-        replay = check(problem, schedule)
+        replay = check(problem, read(of_schedule, "poetc-schedule-1"), source, of_schedule)
+        if arguments[2:]:
+            write_buffers(arguments[3], replay.buffers)
     except Invalid as error:
         print(f"invalid: {error}")
         return 1
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"{at}: cannot be read: {error}", file=sys.stderr)
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
-    cost = replay.energy_pj if problem["objective"] == "energy" else replay.time_ns
+    cost = replay.time_ns if problem.get("objective") == "time" else replay.energy_pj
     print(f"valid: {replay.energy_pj} pJ, {replay.time_ns} ns, peak {replay.peak} of {problem['budget_bytes']} bytes")
     if known is not None:
         best, bound = known["objective"], known["bound"]
         word = "no schedule was known" if best is None else f"{cost - best:+d} against {best} by {known['solver']}"
         print(f"best known: {word}; bound {bound} ({known['schedule_class']})")
-    if arguments[2:]:
-        with open(arguments[3], "w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(("id", "lower", "upper", "size"))
-            rows.writerows((f"{n}:{name}", low, high, size) for n, (name, low, high, size) in enumerate(replay.buffers))
     return 0
 
 
