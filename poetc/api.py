@@ -472,8 +472,9 @@ class Solution:
         status = reporting.status_words(self.status, self.gap, *ended)
         executions = verify(self.problem, self.schedule).executions
         moves = f"{s['page_outs']} page transfers out, {s['page_ins']} in"
+        scope = reporting.scope_sentence(p.scope, s.get("core_ways"))
         return [
-            ("status", f"{status}; gap {self.gap:.3%} of the total ({reporting.scope_sentence(p.scope)})"),
+            ("status", f"{status}; gap {self.gap:.3%} of the total ({scope})"),
             ("device", self.problem.device),
             ("RAM", f"{format_bytes(self.peak_bytes)} of {format_bytes(self.problem.budget_bytes)}"),
             ("keep-all", format_bytes(s["keep_all_peak_bytes"])),

@@ -10,8 +10,9 @@ from typing import Any
 from poetc import reporting
 from poetc.commands import programs
 from poetc.commands.from_profile import guesses_of, wear_of
-from poetc.commands.requests import SolveRequest
+from poetc.commands.requests import SolveRequest, processors_of
 from poetc.devices import DeviceProfile, equal_cores, fit_notes
+from poetc.devices.profile import MAIN
 from poetc.devices.streaming import may_stream
 from poetc.graph import TrainingGraph
 from poetc.output_directory import digest
@@ -53,6 +54,7 @@ def summary_of(
     if program is None and step is not None:
         program = lower(step, problem, schedule, plan)
     once = once if once is not None and streamed else problem
+    cores = _core_ways(request, solution, profile)
     proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
     stored_bytes = sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem))
     budget_bytes = 0 if problem.banks else problem.budget_bytes  # that of a bank is at most the bank
@@ -66,7 +68,8 @@ def summary_of(
         "gap": proof.gap(),
         "asked_gap": request.options.gap,
         "overhead_gap": proof.overhead_gap(cost_of_computing_once(once)),
-        "schedule_class": reporting.scope_sentence(proof.scope),
+        "schedule_class": reporting.scope_sentence(proof.scope, cores),
+        "core_ways": cores,
         "scope": proof.scope.kinds(),
         "time_ns": trace.time_ns,
         "stall_ns": trace.stall_ns,
@@ -118,6 +121,13 @@ def summary_of(
         ],
         "out": str(request.out) if request.out is not None else None,
     }
+
+
+def _core_ways(request: SolveRequest, solution: Solution, profile: DeviceProfile | None) -> dict[str, Any] | None:
+    """The cores, and the number of ways of using them for all of which the bound holds; None where there was one."""
+    if profile is None or not solution.ways:
+        return None
+    return {"cores": [MAIN, *processors_of(request, profile)], "ways": len(solution.ways)}
 
 
 def _unused_cores(solution: Solution, profile: DeviceProfile | None) -> int | None:

@@ -10,7 +10,7 @@ from poetc.errors import format_count, printable
 from poetc.planning import pieces
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
 from poetc.reporting._solved import Solved
-from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
+from poetc.reporting.choices import core_words, scope_sentence
 from poetc.scheduling.schedule import DEFAULT_GAP, TRAINING_GAP, Status
 from poetc.scheduling.scope import Repetition
 
@@ -204,8 +204,10 @@ def proof(solved: Solved) -> str:
     p = solved.schedule.proof
     what = solved.problem.objective
     sentence = schedule_class(solved)
-    everything = sentence == ALL_SCHEDULES
-    scope = "No schedule" if everything else f"No schedule of the class “{sentence}”"
+    everything = solved.schedule.proof.scope.is_everything
+    cores = core_words(solved.summary.get("core_ways"))
+    scope = f"No schedule in {cores}" if everything and cores else "No schedule"
+    scope = scope if everything else f"{scope} of the class “{sentence}”"
     least = f"{scope} that fits this budget needs less {what} than {cost(solved, p.bound)}"
     match p.status:
         case Status.OPTIMAL:
@@ -234,7 +236,7 @@ def schedule_class(solved: Solved) -> str:
     scope = solved.schedule.proof.scope
     if scope.repetition is Repetition.OTHER:
         return str(solved.summary.get("schedule_class") or scope_sentence(scope))
-    return scope_sentence(scope)
+    return scope_sentence(scope, solved.summary.get("core_ways"))
 
 
 def shorten(name: str, limit: int = 70) -> str:

@@ -34,8 +34,23 @@ _REPETITION = {
 }
 
 
-def scope_sentence(scope: Scope) -> str:
-    """The schedules that a bound holds for. Absent restrictions are not named, but for those of an open choice."""
+def core_words(cores: Mapping[str, Any] | None) -> str:
+    """The ways of using the cores that were compared, as `core_ways` of `--json` has them; "" where there was one."""
+    if not cores:
+        return ""
+    *others, last = cores["cores"]
+    return f"any of {cores['ways']} ways of using {', '.join(others)} and {last}"
+
+
+def scope_sentence(scope: Scope, cores: Mapping[str, Any] | None = None) -> str:
+    """The schedules that a bound holds for. Absent restrictions are not named, but for those of an open choice.
+
+    `cores`: those with several ways of using them, for all of which it holds.
+    """
+    return "; ".join(part for part in (_scope_sentence(scope), core_words(cores)) if part)
+
+
+def _scope_sentence(scope: Scope) -> str:
     if scope.is_everything:
         return ALL_SCHEDULES
     if scope.order is ANY:

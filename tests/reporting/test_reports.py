@@ -574,6 +574,19 @@ def test_a_gap_is_no_claim_about_schedules_outside_of_its_scope() -> None:
     assert "the most energy that another schedule could save" in html(all_of_them)
 
 
+def test_a_bound_for_all_ways_names_the_cores_that_it_is_about() -> None:
+    solved = solved_from(chain(6), [Compute(i) for i in range(12)], scope=Scope())
+    plain = proof_words(solved)
+    assert "No schedule that fits" in plain
+    solved = replace(solved, summary={**solved.summary, "core_ways": {"cores": ["main", "core1"], "ways": 2}})
+    said = proof_words(solved)
+    assert said == plain.replace("No schedule", "No schedule in any of 2 ways of using main and core1")
+    of_class = replace(example(), summary=solved.summary)
+    sentence = "; any of 2 ways of using main and core1"
+    assert scope_sentence(Scope(), solved.summary["core_ways"]) == scope_sentence(Scope()) + sentence
+    assert "No schedule of the class" in proof_words(of_class) and " not excluded from" in proof_words(of_class)
+
+
 def test_a_bound_for_one_option_of_an_unknown_kind_says_so() -> None:
     scope = Scope().with_choice("kernels", (0, 1))
     assert scope_sentence(scope.with_choice("colours", ANY)) == scope_sentence(scope)

@@ -317,6 +317,20 @@ def test_a_peak_below_the_budget_does_not_seem_to_exceed_it(solved: Solved) -> N
     assert len(shown) == 2 and shown[0] == shown[1], shown
 
 
+@pytest.mark.parametrize(
+    ("processors", "said"),
+    [
+        ("auto", "any of 3 ways of using main, core1, core2 and core3"),
+        ("core1", "any of 3 ways of using main and core1"),
+    ],
+)
+def test_a_bound_names_the_cores_in_whose_ways_it_holds(poetc: Run, digits: Path, processors: str, said: str) -> None:
+    asked = ("solve", digits, "--batch", "4", "--device", "rpi4", "--gap", "0.2", "--processors")
+    assert poetc(*asked, processors, "--json").json["schedule_class"].endswith(f"; {said}")
+    alone = poetc(*asked, "main", "--json").json
+    assert "ways" not in alone["schedule_class"] and alone["core_ways"] is None
+
+
 def test_a_smallest_budget_that_was_not_searched_is_no_finding(
     poetc: Run, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
