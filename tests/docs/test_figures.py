@@ -130,3 +130,17 @@ def test_the_boards_of_poet_hold_what_the_page_says() -> None:
         for network in ("vgg16_cifar", "resnet18_cifar"):
             (row,) = [r for r in rows_of_page if r[:3] == [network, device, ram]]
             assert not numbers(row[4:-2]) and len(numbers(row[-2:])) == 2
+
+
+@pytest.mark.long
+def test_the_main_job_of_the_readme_prints_its_figures(tmp_path: Path) -> None:
+    """The RAM alone: losses have other last digits on other machines."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^    poetc (train demo/digits.onnx (?:.*\\\n)*.*)-o mine.onnx$", text, re.MULTILINE)
+    assert command
+    asked = command[1].replace("\\\n", " ").split()
+    run = [sys.executable, "-m", "poetc", *asked, "--epochs", "1", "-o", str(tmp_path / "mine.onnx")]
+    printed = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in ("peak, predicted", "peak, measured", "budget"):
+        rows = [re.search(rf"^ *{name} +([\d,]+) B$", where, re.MULTILINE) for where in (text, printed)]
+        assert rows[0] and rows[1] and rows[0][1] == rows[1][1], name
