@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from poetc import frontend, passes, solvers, training
+from poetc.commands.options import BATCH, DEVICE, INFER_BATCH
 from poetc.devices import (
     AUTO,
     DeviceProfile,
@@ -309,12 +310,22 @@ def read_problem(
             raise UsageError(f"{source}: {error.strerror}") from error
         if request.processors != AUTO:
             raise UsageError(f"--processors: {source} says itself which processors there are")
+        idle = of_models(request.model)
+        if idle:
+            raise UsageError(f"{', '.join(idle)}: {source} is a problem, which has no model to train")
         if request.dma and problem.paging is not Paging.DMA:
             raise UsageError(f"--dma: {source} says itself how it pages: {problem.paging.value!r}")
         return None, None, None, problem
     profile = load_profile(request.model.device)
     graph, step = training_graph(request.model, load)
     return graph, step, profile, problem_of(request, step, profile)
+
+
+def of_models(model: ModelRequest) -> list[str]:
+    """The options that are about a model or a device, and that have another value than the default."""
+    of_request = {option.name: getattr(model, option.name) for option in (DEVICE, BATCH, INFER_BATCH)}
+    values = of_request | vars(model.training)
+    return [o.flag for o in (DEVICE, BATCH, INFER_BATCH, *training.TRAINING) if o.is_given(values)]
 
 
 def problem_of(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile) -> Problem:
