@@ -255,7 +255,9 @@ def with_ways(
     fitting = [way for way in tried if way["least_bytes"] <= budget]
     advice = "no single option that was tried fits"
     if fitting:
-        advice = "it fits with " + ", or ".join(f"{w['options']} ({w['least_bytes']} bytes)" for w in fitting[:3])
+        is_part = (request.budget or "").rstrip().endswith(("%", "x"))  # with the option, of another keep-all peak
+        advice = f"with --budget {budget} it fits with " if is_part else "it fits with "
+        advice += ", or ".join(f"{w['options']} ({w['least_bytes']} bytes)" for w in fitting[:3])
     details = {**error.details, "ways": [{k: w.get(k) for k in _WAY} for w in ways]}
     return type(error)(f"{error}{_no_store(request, profile)}; {advice}", details=details)
 

@@ -479,6 +479,20 @@ def test_a_damaged_bundle_is_to_be_bundled_again(poetc: Run, solved: Solved, out
     one_line(poetc("report", out), 2, "summary.json: damaged; run poetc bundle again")
 
 
+@pytest.mark.parametrize("part", ["35%", "0.35x"])
+def test_an_option_that_would_fit_comes_with_the_bytes_of_a_budget_in_parts(
+    poetc: Run, digits: Path, tmp_path: Path, part: str
+) -> None:
+    """The same part of the keep-all peak with that option would be another budget."""
+    options = ("solve", digits, "--batch", "4", "--device", "stm32f746", "--no-paging", "--time-limit", "3")
+    ended = poetc(*options, "--budget", part, "-o", tmp_path / "out")
+    assert ended.code == 4, ended.err
+    hint = re.search(r"; with (--budget \d+) it fits with (--train last:1) \(\d+ bytes\)", ended.err)
+    assert hint is not None, ended.err
+    followed = poetc(*options, *hint[1].split(), *hint[2].split(), "-o", tmp_path / "out")
+    assert followed.code == 0, followed.err
+
+
 @pytest.mark.long
 def test_options_that_would_fit_are_named_where_the_budget_does_not(poetc: Run, digits: Path, tmp_path: Path) -> None:
     """In the message and in a table."""
