@@ -5,7 +5,7 @@
     config.activation_memory_budget = 0.3
     config.activation_memory_budget_solver = solver = KnapsackSolver()
 
-`solver.reports` then has a `Report` of each graph. The extra `poetc[torch]` brings PyTorch.
+`solver.reports` then has a `Report` of each graph. The extra `torch` brings PyTorch.
 """
 
 from __future__ import annotations

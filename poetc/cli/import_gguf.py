@@ -25,7 +25,8 @@ def import_gguf(source: Path, out: Path, force: bool, console: Console) -> None:
     """Make an ONNX file of a language model of llama.cpp, with its tokenizer beside it.
 
     Families: llama, qwen2, qwen3, gemma, gemma3. Weights of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K stay in 4
-    or 8 bits. Floats of 16 and 32 bits stay as they are. The package gguf reads the file (pip install 'poetc[text]').
+    or 8 bits. Floats of 16 and 32 bits stay as they are. The package gguf reads the file (pip install '.[text]'
+    in the clone).
     """
     from poetc.cli import _text
     from poetc.commands import gguf

@@ -66,7 +66,7 @@ def _written(architecture: str, alpha: float, tensors: Mapping[str, Array]) -> b
     try:
         from gguf import GGUFWriter
     except ImportError:
-        raise UsageError("--gguf-adapter needs the package gguf: pip install 'poetc[text]'") from None
+        raise UsageError("--gguf-adapter needs the package gguf: pip install '.[text]' in the clone") from None
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "adapter.gguf"
         writer = GGUFWriter(str(path), architecture)

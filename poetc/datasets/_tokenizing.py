@@ -22,7 +22,7 @@ _CONTEXT_CONFIGS = ("config.json", "genai_config.json")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "context_length")
 _PADDED = 0.05  # the most of a model's tokens that only make its matrices even, or that its table lacks
 LARGEST_BYTES = 1 << 28
-_EXTRA = "pip install 'poetc[text]'"
+_EXTRA = "pip install '.[text]' in the clone"
 
 
 @dataclass(frozen=True, slots=True)

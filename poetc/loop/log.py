@@ -60,7 +60,7 @@ class Log:
         try:
             import tensorboardX  # noqa: F401
         except ImportError:
-            note(f"--log {folder}: JSON lines alone; for TensorBoard's events: pip install 'poetc[log]'")
+            note(f"--log {folder}: JSON lines alone; for TensorBoard's events: pip install '.[log]' in the clone")
 
     def on_start(self, epochs: int, batches: int | None) -> None:
         self._count = batches

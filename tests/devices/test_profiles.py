@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -63,6 +64,13 @@ def test_every_profile_loads_and_says_where_its_numbers_come_from() -> None:
         assert profile.memory.ram_bytes.source.text
         assert profile.compute.contraction_mac_per_s.source.kind
         assert profile.default_store in profile.stores
+
+
+def test_devices_whose_cores_are_used_are_not_described_as_one_core() -> None:
+    for name in list_profiles():
+        device = load_profile(name)
+        if parse_processors("auto", device):
+            assert not re.search(r"one (core|thread)\b", f"{device.title} {device.description}"), name
 
 
 def test_published_anchors_bound_the_profiles() -> None:

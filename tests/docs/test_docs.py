@@ -55,6 +55,12 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
             assert (ROOT / name).exists() or (ROOT / "poetc" / name).exists(), f"{page.name}: {name}"
 
 
+def test_extras_are_installed_from_the_clone() -> None:
+    """poetc is on no index: neither pages nor messages install it by its name."""
+    for file in [*PAGES, *(ROOT / "poetc").rglob("*.py")]:
+        assert not re.search(r"pip install '?poetc\b", file.read_text()), file
+
+
 @pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda p: p.stem)
 def test_results_begin_with_a_sentence_of_result(page: Path) -> None:
     """A figure, in words of its own: neither a table nor how it was measured."""

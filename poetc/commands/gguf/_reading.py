@@ -82,7 +82,7 @@ def read_gguf(path: Path) -> Gguf:
     try:
         from gguf import GGUFReader
     except ImportError:
-        raise UsageError("GGUF files need the package gguf: pip install 'poetc[text]'") from None
+        raise UsageError("GGUF files need the package gguf: pip install '.[text]' in the clone") from None
     with open_file(path) as file:
         if file.read(len(TAG)) != TAG:
             raise UsageError(f"{path}: not a GGUF file")
