@@ -58,7 +58,7 @@ def _row(model: Path, name: str, batch: int, sram: str, seconds: float) -> list[
             cells.append("does not fit")
         else:
             cells.append(f"+{found['energy_pj'] / once - 1:.1%} (gap {found['gap']:.1%})")
-    least = known["min_budget_bytes"] or known["ram_bytes"]  # that of the schedule, where no time was left to search
+    least = known["min_budget_bytes"]
     lacking = least - parse_size(sram)
     smallest = "none"
     if alone is None:

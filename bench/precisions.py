@@ -309,8 +309,7 @@ def size(model: str, device: str, batch: int = 8) -> Rows:
                 run_on_board(RunRequest(directory=directory, on=f"qemu:{board}", steps=1), silent, lambda *_: None)
                 for board in BOARDS
             ]
-            least = solution.summary["min_budget_bytes"] or solution.summary["ram_bytes"]  # where no time was left
-            bytes_ = (f"{count:,}" for count in (solution.summary["keep_all_peak_bytes"], least))
+            bytes_ = (f"{solution.summary[name]:,}" for name in ("keep_all_peak_bytes", "min_budget_bytes"))
             yield precision, *bytes_, *(f"{found['instructions'] / 1e6:.2f}" for found in counts)
 
 

@@ -166,8 +166,9 @@ def _streamed(summary: Mapping[str, Any]) -> str:
 
 def _smallest(summary: Mapping[str, Any]) -> str:
     """The smallest budget that was found, if there was time to look for one."""
-    known = summary["min_budget_bytes"]
-    return "not searched for lack of time" if known is None else enough(known) + _whole(summary)
+    if not summary.get("min_budget_searched", True):
+        return "not searched for lack of time"
+    return enough(summary["min_budget_bytes"]) + _whole(summary)
 
 
 def _whole(summary: Mapping[str, Any]) -> str:

@@ -164,6 +164,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         answer.once,
         program,
     )
+    summary |= {} if request.smallest else {"min_budget_bytes": None}
     summary |= _streamed_smallest(answer, summary, stop_at) if smallest is not None else {}
     is_open = solution.proof.status is not Status.OPTIMAL and not solution.is_close(request.options.gap)
     summary["stopped_by"] = answer.stopped_by if is_open else None

@@ -45,7 +45,7 @@ def summary_of(
 
     `asked`: the problem with its choices open. `keep_all_bytes`: the RAM that a budget in per cent refers to.
 
-    `min_budget_bytes`: the smallest one found; None where it was not looked for. `started`: by `time.perf_counter`.
+    `min_budget_bytes`: the smallest one found; None where nobody searched for it. `started`: by `time.perf_counter`.
     `saved`: the encodings of saved tensors. `once`: the problem before operands were streamed, for the cost of
     computing once. `program`: that of `step`, if it is lowered already.
     """
@@ -83,7 +83,8 @@ def summary_of(
         "ram_bytes": needed_bytes,
         **_banks(problem, trace, plan),
         "keep_all_peak_bytes": keep_all_bytes,
-        "min_budget_bytes": None if min_budget_bytes is None else min(min_budget_bytes, needed_bytes),
+        "min_budget_bytes": needed_bytes if min_budget_bytes is None else min(min_budget_bytes, needed_bytes),
+        "min_budget_searched": min_budget_bytes is not None,
         "recomputes": trace.recomputes,
         "recomputed_operators": sum(n > 1 for n in trace.executions),
         "streamed_operators": streamed,

@@ -77,6 +77,12 @@ def is_beyond(budget_bytes: int, peak_bytes: int) -> bool:
     return budget_bytes > 4 * peak_bytes
 
 
+def smallest_bytes(summary: Mapping[str, Any]) -> int | None:
+    """The smallest budget that was found; None where nobody searched for it."""
+    known: int | None = summary.get("min_budget_bytes")
+    return known if summary.get("min_budget_searched", True) else None
+
+
 def rounded_up(smallest_bytes: int | None, budget_bytes: int, *used_bytes: int) -> set[int]:
     """The sizes that are rounded up: the smallest budget as one that suffices, and the budget if that much is used.
 

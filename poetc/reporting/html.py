@@ -116,11 +116,11 @@ def _sizes(solved: Solved) -> str:
             ("plain", f"of it in bank {b.name}", n, f"of {format_bytes(b.budget_bytes)}")
             for b, n in zip(problem.banks, solved.trace.bank_peaks, strict=True)
         ),
-        ("plain", "smallest budget found", summary.get("min_budget_bytes"), "a schedule exists"),
+        ("plain", "smallest budget found", _words.smallest_bytes(summary), "a schedule exists"),
     ]
     known = [(c, label, n, remark) for c, label, n, remark in rows if n is not None]
     used = _words.peak_bytes(solved), packed
-    up = _words.rounded_up(summary.get("min_budget_bytes"), problem.budget_bytes, *used)
+    up = _words.rounded_up(_words.smallest_bytes(summary), problem.budget_bytes, *used)
     return _charts.size_bars([(*row, (format_enough if row[2] in up else format_bytes)(row[2])) for row in known])
 
 

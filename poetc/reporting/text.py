@@ -51,7 +51,7 @@ def _memory(solved: Solved) -> str:
     rows += [(f"peak of bank {b.name}", n) for b, n in zip(problem.banks, trace.bank_peaks, strict=True)]
     if keep_all is not None:
         rows.append(("keep-all peak", keep_all))
-    smallest = summary.get("min_budget_bytes")
+    smallest = _words.smallest_bytes(summary)
     if smallest is not None:
         rows.append(("smallest budget found", smallest))
     up = _words.rounded_up(smallest, *(n for _, n in rows[:3]))
