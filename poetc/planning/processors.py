@@ -529,9 +529,8 @@ class _Side:
 
 def _work_words(operators: int, *, transfers: bool) -> str:
     """The work of a processor: operators, and the transfers if it does these."""
-    if transfers:
-        return f"{format_count(operators, 'operator')} and the transfers" if operators else "the transfers alone"
-    return format_count(operators, "operator")
+    counted = format_count(operators, "operator")
+    return counted if not transfers else f"{counted} and the transfers" if operators else "the transfers alone"
 
 
 @for_recent

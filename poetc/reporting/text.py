@@ -55,11 +55,11 @@ def _memory(solved: Solved) -> str:
     if smallest is not None:
         rows.append(("smallest budget found", smallest))
     up = _words.rounded_up(smallest, *(n for _, n in rows[:3]))
-    words = {False: (format_bytes, _words.of_keep_all), True: (format_enough, _words.enough_of_keep_all)}
+    forms = {False: (format_bytes, _words.of_keep_all), True: (format_enough, _words.enough_of_keep_all)}
     cells = [
         (name, in_words(n), f"{n:,} B", of_keep_all(n, keep_all))
         for name, n in rows
-        for in_words, of_keep_all in (words[n in up],)
+        for in_words, of_keep_all in (forms[n in up],)
     ]
     return "RAM\n" + _table(cells, right=(1, 2))
 

@@ -406,7 +406,7 @@ def test_a_deadline_is_compared_with_the_cheapest_streams(model: Path) -> None:
         solve(replace(request, deadline="1ms"))
     needed = re.search(r"windows, takes ([\d.]+) ms", str(refused.value))
     assert needed is not None, refused.value
-    assert round(float(needed[1]) * 1e6) <= taken_ns
+    assert float(needed[1]) * 1e6 <= 1.001 * taken_ns  # four digits, rounded up
 
 
 def test_the_cheapest_streams_get_the_rest_of_the_work(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
