@@ -181,12 +181,11 @@ class _Side:
         best = self._apart() if is_paged else None
         if best is not None and best.cost * (1 - APART_ENOUGH) <= self._simple().bound:
             return self._searched(self._proven(best, self._simple()))
-        is_late = best is not None and planner.left_s <= 0
         is_short, is_equal = keep_all_peak_bytes(problem) > problem.budget_bytes, are_equal(problem)
         # On equal processors the longest chain mostly proves more than divided work. Schedules come first there.
         proof = self._simple() if is_equal else self._bound()
         errors: list[InfeasibleError | LimitError] = []
-        ranked = [] if is_late else _ranked(problem, planner.options, planner.stop_at)
+        ranked = _ranked(problem, planner.options, planner.stop_at) if best is None or planner.left_s > 0 else []
         choices: list[tuple[Placement, float | None]] = [(choice, None) for choice in ranked[:PLACEMENTS]]
         if ranked and is_short and is_equal:
             choices = [(ranked[0], share) for share in ASIDES]
