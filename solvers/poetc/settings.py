@@ -152,7 +152,8 @@ class SpreadSettings:
     alike: float = 0.1  # relative: state that saves about as much for its bytes, where it is small
     chain: int = 4  # makers of operands in turn that are looked at, where two tensors are in RAM together
     work_share: float = 0.15  # of the work limit, for all numbers of cuts
-    placement_share: float = 0.15  # likewise, with an open placement, which plans of other relaxations choose
+    placement_share: float = 0.08  # likewise, with an open placement, which plans of other relaxations choose
+    widest_gap: float = 0.2  # from which on that has `work_share`, too: there no plan is near
     growth: float = 2.0  # times the work on the last relaxation: the next one begins if so much is left
     rounds: int = 30  # of HiGHS at the root: ten times as many prove .2 % more, in two to three times the time
 

@@ -89,7 +89,8 @@ class PlacementSearch:
     def spread(self, stop_at: float) -> None:
         """Raise the bound with cuts spread over the step, once a solve, where a wide gap is left."""
         if has_wide_gap(self.bound, self.least) and not self.impossible and not self._has_spread:
-            work_s = SPREAD.placement_share * self.options.work_limit_s
+            is_widest = self.bound < (1 - SPREAD.widest_gap) * self.least
+            work_s = (SPREAD.work_share if is_widest else SPREAD.placement_share) * self.options.work_limit_s
             known = self._spread
             bound, spent_s = bound_of_spread(
                 self.model, self.chains, self.least, work_s=work_s, stop_at=stop_at, known=known
