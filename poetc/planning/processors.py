@@ -25,7 +25,7 @@ from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import PLAIN, WAYS
 from poetc.planning.solution import Solution, cost_of_computing_once, everything
-from poetc.planning.state import StatePlacement, read_most
+from poetc.planning.state import StatePlacement, read_most, state_fits
 from poetc.scheduling import (
     Action,
     Compute,
@@ -177,7 +177,7 @@ class _Side:
             return solution
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
-        is_paged = not _state_fits(problem)
+        is_paged = not state_fits(problem)
         best = self._apart() if is_paged else None
         if best is not None and best.cost * (1 - APART_ENOUGH) <= self._simple().bound:
             return self._searched(self._proven(best, self._simple()))
@@ -380,7 +380,7 @@ class _Side:
         """For a placement, with one processor at a time. `aside`: the share of the budget left for lists."""
         asked = self.reduction.fix(self.problem, choice)
         places = [(r, isinstance(r, StatePlacement) and r.mode == "auto") for r in part.reductions]
-        stays = bool(aside) and any(is_open for _, is_open in places) and _state_fits(self.problem)
+        stays = bool(aside) and any(is_open for _, is_open in places) and state_fits(self.problem)
         if stays:
             asked = without_long_transfers(asked, critical_path_ns(self.problem))
             part = replace(part, reductions=tuple(StatePlacement("ram") if is_open else r for r, is_open in places))
@@ -543,11 +543,6 @@ def on_several(problem: Problem, in_turn: Solution, planner: Planner) -> Solutio
     `planner` has the chain for `problem`. The bound of the result says nothing yet.
     """
     return _Side(Processors(), problem, planner).from_one(in_turn)
-
-
-def _state_fits(problem: Problem) -> bool:
-    state_bytes = sum(t.size_bytes for t in problem.tensors if t.initial and t.pageable)
-    return state_bytes <= problem.budget_bytes - problem.base_bytes
 
 
 def _cost_of(problem: Problem, trace: Trace) -> int:

@@ -47,6 +47,12 @@ STATES: tuple[str, ...] = get_args(State)
 Placement = frozenset[int]  # the first versions of state tensors that live on the store
 
 
+def state_fits(problem: Problem) -> bool:
+    """Whether all state that may live on the store fits in RAM at once."""
+    state_bytes = sum(t.size_bytes for t in problem.tensors if t.initial and t.pageable)
+    return state_bytes <= problem.budget_bytes - problem.base_bytes
+
+
 class StatePlacement(Reduction[Placement]):
     """The place of each tensor of state between steps. `mode`: "auto" chooses; "ram" and "store" place all alike."""
 

@@ -27,7 +27,7 @@ from poetc.planning.repricing import carried_bound
 from poetc.planning.saved import Saved
 from poetc.planning.settings import KERNEL, WAYS
 from poetc.planning.solution import OptionResult, Solution, bound_holds, least_cost
-from poetc.planning.state import everything_on_store
+from poetc.planning.state import everything_on_store, state_fits
 from poetc.planning.streaming import Streaming, without_streams
 from poetc.scheduling import (
     Paging,
@@ -286,8 +286,7 @@ class CoreUsage(Reduction[int]):
         apart = None if beside is None or SIDE_BY_SIDE in hopeless else transfers_apart(beside)
         if apart is None or beside is None or beside.objective.cost(1, 0) == 0:
             return False
-        state_bytes = sum(t.size_bytes for t in beside.tensors if t.initial and t.pageable)
-        if state_bytes <= max(p.budget_bytes - p.base_bytes for p in asked.values()):
+        if any(map(state_fits, asked.values())):
             return False  # one stack takes less: with operators in turn all state may stay in RAM
         needed_bytes = solvers.lower_bound_bytes(everything_on_store(fastest(asked[ALONE])))
         if KERNEL.tight * needed_bytes > beside.budget_bytes and not streams:
