@@ -60,14 +60,15 @@ def offers_of(
     profile: DeviceProfile | None,
     problem: Problem,
     paging: Paging | None,
-    build: Callable[[TrainingGraph], Problem] | None = None,
+    build: Callable[[Encodings], Problem] | None = None,
     *,
     streams: bool = False,
 ) -> tuple[EncodingSpace, ...]:
     """The offer for `problem`, which was built of `step` for the profile with `paging`; none where none is of use.
 
-    `build`: makes such a problem of a step in another way. `streams`: operands have to be streamed. Only encodings
-    that change bits are offered then, if `--saved` asks for such: others are seldom worth a search of their own.
+    `build`: makes such a problem, with some encodings, in another way. `streams`: operands have to be streamed. Only
+    encodings that change bits are offered then, if `--saved` asks for such: others are seldom worth a search of their
+    own.
     """
     if step is None or profile is None or (streams and not is_lossy_step(step)):
         return ()
@@ -84,7 +85,7 @@ def offers_of(
 
     def built(choice: Encodings) -> Problem:
         if build is not None:
-            return build(encoded_step(step, choice))
+            return build(choice)
         other_processors = [p.name for p in problem.processors[1:]]
         return build_problem(
             encoded_step(step, choice),

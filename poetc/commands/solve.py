@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +56,7 @@ from poetc.planning import (
     solve_curve,
 )
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
-from poetc.planning.saved import EncodingSpace, Saved
+from poetc.planning.saved import Encodings, EncodingSpace, Saved
 from poetc.planning.search_log import END, SearchLog
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
@@ -351,13 +352,18 @@ def _offers_of_ways(
     request: SolveRequest, ways: Mapping[int, Problem], step: TrainingGraph | None, profile: DeviceProfile | None
 ) -> list[EncodingSpace]:
     """Encodings in the ways of using several processors beside the main one alone."""
+    if step is None or profile is None:
+        return []
+
+    @functools.cache  # by the choice of encodings
+    def encoded_ways(choice: Encodings) -> Problems:
+        encoded = encodings.encoded_step(step, choice)
+        return ways_of(request, problem_of(request, encoded, profile), encoded, profile)
+
     spaces: list[EncodingSpace] = []
     for way, problem in ways.items():
-        if way != ALONE and step is not None and profile is not None:
-
-            def build(encoded: TrainingGraph, way: int = way, profile: DeviceProfile = profile) -> Problem:
-                return ways_of(request, problem_of(request, encoded, profile), encoded, profile)[way]
-
+        if way != ALONE:
+            build = functools.partial(lambda way, choice: encoded_ways(choice)[way], way)
             spaces += encodings.offers_of(step, profile, problem, paging_of(request, profile), build)
     return spaces
 

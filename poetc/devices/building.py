@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import Features, features_of
@@ -59,15 +60,13 @@ def build_problem(
     if paging is Paging.DMA and chosen is not None and chosen.mode != "dma":
         raise UsageError(f"the store of device {profile.name!r} cannot transfer while the processor computes")
 
-    costs = CostModel(profile)
-    costs.check_kinds(registry(), profile.name)
-    others = tuple(OtherProcessor(profile, name, number) for number, name in enumerate(processors, 1))
+    prices = _prices_of(_ByIdentity(profile), tuple(processors))
+    costs, others = prices.costs, prices.others
     has_thread = paging is Paging.DMA and profile.cpu.core.startswith("cortex-a")  # which transfers
     storages = _Storages(graph, profile, frozenset(stored), frozenset(in_ram), frozenset(in_flash))
     waits = bool(profile.compute.loop_ns) and not banks  # each bank charges its own bytes
     fetched = fetched_bytes(graph, profile.memory) if waits else {}
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
-    prices = _Prices(costs, others)
     operators = tuple(
         _operator(op, graph, storages, prices, fetched.get(op.name, Fetched()), zero_factors(op, shares))
         for op in storages.operators
@@ -208,8 +207,10 @@ class _Storages:
 class _Prices:
     """The kernels of operators and their costs, once for all operators that differ in names alone."""
 
-    def __init__(self, costs: CostModel, processors: Sequence[OtherProcessor]) -> None:
-        self._costs, self._processors = costs, processors
+    def __init__(self, profile: DeviceProfile, processors: Sequence[str]) -> None:
+        self.costs = CostModel(profile)
+        self.costs.check_kinds(registry(), profile.name)
+        self.others = tuple(OtherProcessor(profile, name, number) for number, name in enumerate(processors, 1))
         self._known: dict[tuple[object, ...], tuple[Variant, tuple[Variant, ...]]] = {}
 
     def of(
@@ -230,8 +231,8 @@ class _Prices:
             def features(model: CostModel) -> Features:
                 return features_of(op, graph.tensors, model.machine, fetched, zeros, kernel)
 
-            elsewhere = (p.cost(features(p.costs)) for p in self._processors)
-            cost = self._costs.operator(features(self._costs))
+            elsewhere = (p.cost(features(p.costs)) for p in self.others)
+            cost = self.costs.operator(features(self.costs))
             return _variant(kernel, cost, tuple(e for e in elsewhere if e is not None))
 
         fastest, *others = (variant_of(kernel) for kernel in _in_32_bits(op, spec(op.kind).kernels(bound)))
@@ -242,6 +243,25 @@ class _Prices:
                 time_ns, energy_pj = max(variant.time_ns, before.time_ns), max(variant.energy_pj, before.energy_pj)
                 low_workspace.append(replace(variant, time_ns=time_ns, energy_pj=energy_pj))
         return fastest, tuple(low_workspace)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ByIdentity:
+    """A profile, which has no hash."""
+
+    profile: DeviceProfile
+
+    def __hash__(self) -> int:
+        return id(self.profile)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.profile is other.profile
+
+
+@functools.lru_cache(maxsize=8)
+def _prices_of(profile: _ByIdentity, processors: tuple[str, ...]) -> _Prices:
+    """The steps of one model, such as those with encodings, share most of their operators."""
+    return _Prices(profile.profile, processors)
 
 
 def _operator(

@@ -184,7 +184,7 @@ class Planner:
         frugal = problem
         for reduction in self.reductions:
             frugal = reduction.frugal(frugal)
-        return RamSearch(frugal, least_s, stop_at, self.lower_bound_bytes(problem), work_limit_s)
+        return RamSearch(frugal, least_s, stop_at, lambda: self.lower_bound_bytes(problem), work_limit_s)
 
     def fixed(self, problem: Problem, solution: Solution) -> Problem:
         """`problem` with those choices of `solution` made that are made here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poetc import solvers
@@ -36,8 +37,9 @@ class RamSearch:
     """The search for the least RAM of a plain problem. It runs once, when its result is first asked for.
 
     It lasts until the clock says `stop_at`, but no shorter than `least_s` and no longer than LONGEST_SEARCH_S. It
-    claims no bound above `least_bytes`, which other choices than those of `problem` may need. `work_limit_s`: of
-    counted work, so that the same input has the same result where the clock leaves time.
+    claims no bound above that of `least_bytes`, for other choices than those of `problem`. To know it, problems may
+    have to be built, so it is asked for late. `work_limit_s`: of counted work, so that the same input has the same
+    result where the clock leaves time.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class RamSearch:
         problem: Problem,
         least_s: float,
         stop_at: float = 0.0,
-        least_bytes: int | None = None,
+        least_bytes: Callable[[], int] | None = None,
         work_limit_s: float = math.inf,
     ) -> None:
         self.problem, self.least_s, self.stop_at, self.least_bytes = problem, least_s, stop_at, least_bytes
@@ -57,7 +59,7 @@ class RamSearch:
         smallest = find_smallest_ram(self.problem, max(self.least_s, left_s), self.work_limit_s)
         if self.least_bytes is None:
             return smallest
-        return replace(smallest, bound_bytes=min(smallest.bound_bytes, self.least_bytes))
+        return replace(smallest, bound_bytes=min(smallest.bound_bytes, self.least_bytes()))
 
     @property
     def is_done(self) -> bool:

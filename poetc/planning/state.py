@@ -226,7 +226,7 @@ def _with(planner: Planner, problem: Problem, least_bytes: int | None = None) ->
     known = planner.smallest_ram
     own = known if known is not None and known.problem == problem else None
     if own is None and least_bytes is not None:
-        own = RamSearch(problem, search_share_s(planner.options.time_limit_s), least_bytes=least_bytes)
+        own = RamSearch(problem, search_share_s(planner.options.time_limit_s), least_bytes=lambda: least_bytes)
     return planner.inner.knowing(own)
 
 

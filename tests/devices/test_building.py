@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 
 import poetc.ops._registry as ops_registry
-from poetc.devices import DeviceProfile, build_problem, flash_needed_bytes, load_profile
+from poetc.devices import DeviceProfile, build_problem, building, flash_needed_bytes, load_profile
 from poetc.errors import UsageError
 from poetc.graph import DType, Fill, Graph, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, OpSpec, Work, registry
@@ -231,8 +232,6 @@ def test_paging_can_be_refused_or_chosen() -> None:
 
 
 def test_efficiency_and_measured_loops(tmp_path: object) -> None:
-    import msgspec
-
     from poetc.devices.profile import Quantity, Source
 
     def q(value: float) -> Quantity:
@@ -256,6 +255,22 @@ def test_efficiency_and_measured_loops(tmp_path: object) -> None:
     wrong = msgspec.structs.replace(compute, loop_ns={"gemmm": {"call": q(1)}})
     with pytest.raises(UsageError, match="no operator kind 'gemmm'; did you mean 'gemm'"):
         build_problem(step(), msgspec.structs.replace(profile, compute=wrong), budget_bytes=0)
+
+
+def test_steps_of_a_model_share_the_prices_of_their_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = board()
+    first = build_problem(step(), profile, budget_bytes=0)
+    assert build_problem(step(), msgspec.structs.replace(profile, name="another"), budget_bytes=0).operators == (
+        first.operators
+    )
+
+    def priced_again(*_: object) -> None:
+        raise AssertionError("priced again")
+
+    monkeypatch.setattr(building, "features_of", priced_again)
+    assert build_problem(step(), profile, budget_bytes=0) == first
+    with pytest.raises(AssertionError, match="priced again"):
+        build_problem(step(), msgspec.structs.replace(profile, name="a third"), budget_bytes=0)
 
 
 def test_alignment() -> None:

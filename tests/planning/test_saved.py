@@ -107,6 +107,21 @@ def test_the_least_ram_is_that_of_some_encodings(offer: EncodingSpace) -> None:
     verify(replace(least.problem, budget_bytes=smallest), least.schedule)
 
 
+def test_bounds_of_all_encodings_wait_for_the_search_for_the_least_ram(offer: EncodingSpace) -> None:
+    calls: list[int] = []
+
+    class Counting(Saved):
+        def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+            calls.append(problem.budget_bytes)
+            return super().lower_bound_bytes(problem, inner)
+
+    chain = tuple(Counting(r.offers) if isinstance(r, Saved) else r for r in reductions("ram", offers=[offer]))
+    search = Planner(options=OPTIONS, reductions=chain).search_ram(offer.exact, 2.0)
+    assert not calls
+    assert search.result.bound_bytes <= (search.result.ram_bytes or 0)
+    assert len(calls) == 1
+
+
 def test_the_least_ram_within_a_deadline_is_without_encodings_that_take_longer(offer: EncodingSpace) -> None:
     """Keep-all without encodings is in time, so that it is no proof when one with encodings is late."""
     saved, once_ns = Saved([offer]), offer.exact.compute_once_ns
