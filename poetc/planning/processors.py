@@ -245,7 +245,7 @@ class _Side:
         """`best`, or a cheaper one, with the proof of exact search as far as that comes."""
         problem = best.problem
         if best.proof.status is not Status.OPTIMAL and not any(t.initial == "store" for t in problem.tensors):
-            for actions, trace in repeated_elsewhere(problem):
+            for actions, trace in repeated_elsewhere(problem, self.problem):
                 if _cost_of(problem, trace) < best.cost:
                     better = self._as_listed(best, actions, TWICE)
                     if better is not None and better.cost < best.cost:

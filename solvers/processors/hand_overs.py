@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from poetc.scheduling import OperatorSpec, Problem, Variant
 from poetc.solvers.highs import COST_SCALE, Mip
+from poetc.solvers.processors.copies import costs_on, one_copy_each
 from poetc.solvers.processors.placing import are_equal, makers_of, read_bytes
 
 LIMIT_S = 30.0  # for a machine so slow that the limits of work do not end a solve, each
@@ -37,7 +38,12 @@ def least_with_hand_overs(problem: Problem, path_ns: int) -> int:
     """
     if not any(p.hand_over_ns or p.flush_ps_per_byte for p in problem.processors):
         return 0
-    return _solved(problem, path_ns)[0]
+    bound, copies = _solved(problem, path_ns)[0], one_copy_each(problem, path_ns)
+    if copies is not None and copies.bound > bound:
+        # Each step takes either no longer than that, or longer.
+        longer = _solved(problem, max(path_ns, copies.longest_ns))[0]
+        bound = max(bound, math.floor(min(copies.bound, longer)))
+    return bound
 
 
 def runs_of_least(problem: Problem, path_ns: int) -> tuple[frozenset[int], ...]:

@@ -48,7 +48,7 @@ def test_an_operator_on_two_processors_saves_a_hand_over() -> None:
     )
     problem = Problem(name="twice", operators=operators, tensors=tensors, budget_bytes=1024, processors=processors)
     validate_problem(problem)
-    costs = [problem.objective.cost(trace.energy_pj, trace.time_ns) for _, trace in repeated_elsewhere(problem)]
+    costs = [problem.objective.cost(trace.energy_pj, trace.time_ns) for _, trace in repeated_elsewhere(problem, problem)]
     exact = search(problem, 2**60, NODES)
     assert exact.is_complete and min(costs) == exact.cost == 40 + 40 + 30
     assert 0.95 * exact.cost < relaxed(problem).least <= exact.cost
@@ -85,7 +85,7 @@ def test_an_order_that_overwrites_a_tensor_too_early_has_no_list(monkeypatch: py
         name="update", operators=(*readers, update), tensors=tensors, budget_bytes=1024, processors=processors
     )
     validate_problem(problem)
-    ((actions, trace),) = repeated_elsewhere(problem)
+    ((actions, trace),) = repeated_elsewhere(problem, problem)
     assert verify_parts([(problem, actions)]) == trace
 
     def broken(*_: object) -> None:
@@ -93,7 +93,7 @@ def test_an_order_that_overwrites_a_tensor_too_early_has_no_list(monkeypatch: py
 
     monkeypatch.setattr("poetc.solvers.processors.twice.side_by_side", broken)
     with pytest.raises(KeyError, match="a defect"):
-        list(repeated_elsewhere(problem))
+        list(repeated_elsewhere(problem, problem))
 
 
 def test_lists_with_repeated_operators_cost_no_less_than_the_cheapest() -> None:
@@ -103,7 +103,7 @@ def test_lists_with_repeated_operators_cost_no_less_than_the_cheapest() -> None:
         problem = with_processors(random, random_dag(random, random.randint(2, 4)))
         if not can_search(problem):
             continue
-        for actions, trace in repeated_elsewhere(problem):
+        for actions, trace in repeated_elsewhere(problem, problem):
             assert verify_parts([(problem, actions)]) == trace
             exact = search(problem, 2**60, NODES)
             cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
