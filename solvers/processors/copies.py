@@ -61,9 +61,10 @@ def _solved(problem: Problem, path_ns: int) -> Copies | None:
     mip = model.mip
     if mip.entries > LARGEST or model.longest_ns <= path_ns:
         return None
-    answer = mip.solve(time_limit_s=LIMIT_S, max_nodes=MAX_NODES, max_rounds=ROUND_ENTRIES // max(1, mip.entries))
-    if answer.infeasible:
-        return Copies(math.inf, model.longest_ns, ())
+    rounds = ROUND_ENTRIES // max(1, mip.entries)
+    answer = mip.solve(time_limit_s=LIMIT_S, max_nodes=MAX_NODES, max_rounds=rounds, enumerates=False)
+    if answer.infeasible or math.isinf(answer.bound):
+        return None  # the main processor alone takes the longest time: there is a solution
     # A row is met within the tolerance. The longest chain has two of each operator.
     bound = (answer.bound - 2 * TOLERANCE * COST_SCALE * len(problem.operators)) / model.scale
     bound -= problem.objective.cost(2, 0)  # energies of waiting are rounded down, once for the step
@@ -91,6 +92,7 @@ class _Model:
     makespan: int = field(init=False)
     loads: list[Terms] = field(init=False)
     makers: list[int] = field(init=False)
+    takers: dict[int, int] = field(init=False)  # by tensor of state that is there before: who takes over its bytes
     runs: list[dict[int, int]] = field(default_factory=list)  # by operator and processor: whether
     again: dict[Execution, int] = field(default_factory=dict)  # how often beside the first execution
     begins: dict[Execution, int] = field(default_factory=dict)
@@ -106,6 +108,8 @@ class _Model:
         problem = self.problem
         cost, idle_uw = problem.objective.cost, sum(p.idle_uw for p in problem.processors)
         self.makers = makers_of(problem)
+        pairs = ((p.input, k) for k, o in enumerate(problem.operators) for p in o.in_place if p.required)
+        self.takers = {t: k for t, k in pairs if self.makers[t] < 0 and not problem.operators[k].recomputable}
         self.scale = COST_SCALE / max(1.0, float(cost(problem.compute_once_pj, problem.compute_once_ns)))
         self.longest_ns = self.unit_ns = max(1, problem.compute_once_ns)
         self.longest = self.longest_ns / self.unit_ns
@@ -189,8 +193,8 @@ class _Model:
                 ns = size * flushed // 1000
                 if ns:
                     self._row([(self._load(p, above_uw * ns, ns), 1.0), *crosses])
+                self._row([(c, 1.0) for q, c in self.runs[k].items() if q != p] + crosses)
                 if 1 - p in self.runs[k]:
-                    self._row([(self.runs[k][1 - p], 1.0), *crosses])
                     late = [(c, v * self.longest) for c, v in crosses]
                     self._row([(first, 1.0), (self.ends[k, 1 - p], -1.0), *late], -self.longest)
 
@@ -204,7 +208,7 @@ class _Model:
             before.append(makers.union(*(before[j] for j in makers)))
             for j in before[k]:
                 after[j].add(k)
-        taker = self._takers()
+        taker = self.takers
         for k, operator in enumerate(operators):
             later = after[k].union(*(after[taker[t]] for t in operator.inputs if t in taker))
             for p, runs in self.runs[k].items():
@@ -217,15 +221,9 @@ class _Model:
                     terms += [(c, -self.takes[j, p]) for c in counts]
                 self._row(terms)
 
-    def _takers(self) -> dict[int, int]:
-        """Of tensors that are there at the beginning: the operator that takes over the bytes for good."""
-        operators = self.problem.operators
-        pairs = [(p.input, k) for k, o in enumerate(operators) if not o.recomputable for p in o.in_place if p.required]
-        return {t: k for t, k in pairs if self.makers[t] < 0}
-
     def _overwritten(self) -> None:
         """An operator that takes over state begins after all readers of it have ended."""
-        for t, k in self._takers().items():
+        for t, k in self.takers.items():
             for r, operator in enumerate(self.problem.operators):
                 for q, reads in self.runs[r].items() if r != k and t in operator.inputs else ():
                     for p, takes in self.runs[k].items():
@@ -237,7 +235,7 @@ class _Model:
         operators, longest = self.problem.operators, self.longest
         outputs, order = set(operators[k].outputs), self.mip.column()
         self.orders[k] = order
-        readers = [r for r, o in enumerate(operators) if outputs & set(o.inputs)]
+        readers, taker = [r for r, o in enumerate(operators) if outputs & set(o.inputs)], self.takers
         for p in (0, 1):
             later = self.begins[k, 1 - p]
             # These two are 0 where the execution on `p` comes first, and `longest` or more below otherwise.
@@ -253,9 +251,13 @@ class _Model:
                 off = [(own, -longest), (repeats, longest), *is_first]
                 self._row([(later, 1.0), (self.ends[r, p], -1.0), *off], least - longest)
                 self._row([(self.again[k, p], 1.0), (repeats, -1.0)])
-                # Then it comes after the repeated execution.
+                # Then it comes after the repeated execution, which reads state before that is overwritten.
                 wait = longest + self.takes[k, p]
                 self._row([(self.begins[r, p], 1.0), (self.ends[k, 1 - p], -1.0), (repeats, -wait)], -longest)
+                for u in sorted({taker[t] for t in operators[k].inputs if t in taker}):
+                    for q, takes in self.runs[u].items():
+                        begins, off = self.begins[u, q], [(repeats, -wait), (takes, -longest)]
+                        self._row([(begins, 1.0), (self.ends[k, 1 - p], -1.0), *off], -2 * longest)
 
     def _overwritable(self, r: int) -> set[int]:
         return {p.input for p in self.problem.operators[r].in_place}
@@ -280,8 +282,17 @@ class _Model:
         chosen = (answer.values > 0.5).tolist()
         for k, p in self._listed(chosen):
             execute(k, p)
-        if len(plan) <= MOST_REPEATS * len(self.runs):
+        if len(plan) <= MOST_REPEATS * len(self.runs) and self._is_in_time(plan):
             yield from plan
+
+    def _is_in_time(self, plan: list[Execution]) -> bool:
+        """Whether no execution reads state that another one has overwritten before."""
+        gone: set[int] = set()
+        for k, _ in plan:
+            if gone & set(self.problem.operators[k].inputs):
+                return False
+            gone |= {t for t in self.problem.operators[k].inputs if self.takers.get(t) == k}
+        return True
 
     def _makers_of(self, k: int) -> list[int]:
         return sorted({self.makers[t] for t in self.problem.operators[k].inputs if self.makers[t] >= 0})
@@ -331,7 +342,7 @@ class _Model:
                 for j in self._makers_of(k):
                     is_own = (j, k, p) in self.own and chosen[self.own[j, k, p]]
                     yield (j, p if is_own else 1 - p), (k, p)
-        for t, k in self._takers().items():
+        for t, k in self.takers.items():
             for r, operator in enumerate(operators):
                 if t in operator.inputs and r != k:
                     yield from (((r, q), (k, p)) for q in (0, 1) for p in (0, 1))
@@ -343,3 +354,5 @@ class _Model:
                     if (j, q) == (k, p) and chosen[own]:
                         is_repeated = (k, r, p) in self.repeats and chosen[self.repeats[k, r, p]]
                         yield ((k, 1 - p), (r, p)) if is_repeated else ((r, p), (k, 1 - p))
+                        taken = [self.takers[t] for t in operators[k].inputs if is_repeated and t in self.takers]
+                        yield from (((r, p), (u, q)) for u in taken for q in (0, 1))

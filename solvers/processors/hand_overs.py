@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from poetc.scheduling import OperatorSpec, Problem, Variant
+from poetc.scheduling import Problem
 from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.processors.copies import costs_on, one_copy_each
 from poetc.solvers.processors.placing import are_equal, makers_of, read_bytes
@@ -25,7 +25,7 @@ from poetc.solvers.processors.placing import are_equal, makers_of, read_bytes
 LIMIT_S = 30.0  # for a machine so slow that the limits of work do not end a solve, each
 LARGEST, CHAINED = 60_000, 5_000  # coefficients, and those before chains are added
 LONGEST = 100.0  # times every operator once on the main processor: the longest step
-WHOLE, MAX_NODES = 20_000, 200  # coefficients of a MIP that is tried, and nodes of its tree
+WHOLE, MAX_NODES = 10_000, 200  # coefficients of a MIP that is tried, and nodes of its tree
 ROUND_ENTRIES = 1_000_000  # rounds of HiGHS at the root, times the coefficients: about three seconds
 SAFE = 1e-9  # relative, for rounding of floats
 MIP_SAFE = 1e-3  # below the bound of a MIP, whose tolerances count: a millionth of every operator once
@@ -82,8 +82,7 @@ def _least(problem: Problem, path_ns: int) -> tuple[int, tuple[frozenset[int], .
     for operator in problem.operators:
         own: dict[int, int] = {}
         for p, processor in enumerate(processors):
-            kernels: tuple[OperatorSpec | Variant, ...] = (operator, *operator.low_workspace)
-            costs = [c for kernel in kernels if (c := _cost(kernel, p)) is not None]
+            costs = costs_on(operator, p)
             if costs:
                 above = min(1000 * pj - processor.idle_uw * ns for ns, pj in costs)
                 own[p] = load(p, energy * above, min(ns for ns, _ in costs))
@@ -149,7 +148,7 @@ def _chains(problem: Problem, lp: Mip, makespan: int, runs: Sequence[Mapping[int
         for p, column in runs[k].items():
             first.append(lp.column(integer=False))
             lp.row([column, first[-1]], [1.0, -1.0], 0.0)
-            takes.append((first[-1], -_least_ns(operator, p) / unit_ns))
+            takes.append((first[-1], -min(ns for ns, _ in costs_on(operator, p)) / unit_ns))
             call_ns = min(max(processors[p].hand_over_ns, q.hand_over_ns) for n, q in enumerate(processors) if n != p)
             if before and call_ns:
                 called = lp.column(integer=False)
@@ -163,15 +162,3 @@ def _chains(problem: Problem, lp: Mip, makespan: int, runs: Sequence[Mapping[int
             terms = [(ends[k], 1.0), *begin, *takes]
             lp.row([c for c, _ in terms], [v for _, v in terms], 0.0)
         lp.row([makespan, ends[k]], [1.0, -1.0], 0.0)
-
-
-def _least_ns(operator: OperatorSpec, p: int) -> int:
-    kernels: tuple[OperatorSpec | Variant, ...] = (operator, *operator.low_workspace)
-    return min(c[0] for kernel in kernels if (c := _cost(kernel, p)) is not None)
-
-
-def _cost(kernel: OperatorSpec | Variant, p: int) -> tuple[int, int] | None:
-    """Time and energy of a kernel on a processor."""
-    if p == 0:
-        return kernel.time_ns, kernel.energy_pj
-    return next(((e.time_ns, e.energy_pj) for e in kernel.elsewhere if e.processor == p), None)

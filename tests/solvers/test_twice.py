@@ -48,7 +48,8 @@ def test_an_operator_on_two_processors_saves_a_hand_over() -> None:
     )
     problem = Problem(name="twice", operators=operators, tensors=tensors, budget_bytes=1024, processors=processors)
     validate_problem(problem)
-    costs = [problem.objective.cost(trace.energy_pj, trace.time_ns) for _, trace in repeated_elsewhere(problem, problem)]
+    traces = [trace for _, trace in repeated_elsewhere(problem, problem)]
+    costs = [problem.objective.cost(trace.energy_pj, trace.time_ns) for trace in traces]
     exact = search(problem, 2**60, NODES)
     assert exact.is_complete and min(costs) == exact.cost == 40 + 40 + 30
     assert 0.95 * exact.cost < relaxed(problem).least <= exact.cost
@@ -85,8 +86,9 @@ def test_an_order_that_overwrites_a_tensor_too_early_has_no_list(monkeypatch: py
         name="update", operators=(*readers, update), tensors=tensors, budget_bytes=1024, processors=processors
     )
     validate_problem(problem)
-    ((actions, trace),) = repeated_elsewhere(problem, problem)
-    assert verify_parts([(problem, actions)]) == trace
+    lists = list(repeated_elsewhere(problem, problem))
+    assert len(lists) == 2  # in one of three orders the update comes too early
+    assert all(verify_parts([(problem, actions)]) == trace for actions, trace in lists)
 
     def broken(*_: object) -> None:
         raise KeyError("a defect")
