@@ -1,11 +1,11 @@
 """A lower bound for two processors between which a hand-over takes long, and the plan that reaches it.
 
-Each processor then makes most tensors for itself, but a tensor is in RAM only once. An operator that both processors
-execute is executed on the second one when the readers on the first one are done, or once more on the first one. A MIP
+Each processor then makes most tensors for itself, but a tensor is in RAM only once. The second
+processor executes an operator of both when its readers on the first one are done, or the first one repeats it. A MIP
 has the first execution of every operator on each processor, with its begin and its end:
 
 - It comes after those of its operands, and after a hand-over where it reads a tensor of the other processor.
-- A processor that receives nothing has made all ancestors before, and executes what it does with descendants after.
+- A processor that receives nothing has made all ancestors before, and executes descendants after.
 - An operator that takes over the bytes of state waits for all readers of that state.
 
 It relaxes the schedules of any order and recomputation without paging. Executions of one processor may overlap in it,
