@@ -40,7 +40,8 @@ class Planner:
     this one. `relaxed`: the names of choices that are relaxed. Objectives of schedules are then none of the problem's,
     and bounds hold for each such choice. `real_cost`: that of a packed schedule with real options instead of relaxed
     ones; None where none fits. `chosen`: the options that were taken on the way here, by their choice, of choices whose
-    options bounds may name.
+    options bounds may name. `show`: takes the stages of a search whose schedules are steps for another problem, so that
+    neither their costs nor their bounds are shown.
     """
 
     options: SolveOptions
@@ -54,6 +55,7 @@ class Planner:
     relaxed: frozenset[str] = frozenset()
     real_cost: Callable[[Solution], int | None] | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    show: Callable[[str], None] | None = None
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
 
     @property
@@ -114,6 +116,9 @@ class Planner:
 
         `any_state`: the bound holds for every placement of state, though that is open.
         """
+        if self.show is not None:
+            self.show(event.stage)
+            return
         covers = self.relaxed | {"state"} if any_state else self.relaxed
         seen = self.best.observe(problem, event, is_real=not self.relaxed, covers=covers, chosen=self.chosen)
         if seen.is_about_others:
@@ -147,6 +152,11 @@ class Planner:
             cost = None if self.real_cost is None else self.real_cost(solution)
         if cost is not None:
             self.best.keep(problem, cost, self.chosen, plain.order_of(problem, schedule))
+
+    def keep_shown(self, problem: Problem, solution: Solution, stage: str, least: int) -> None:
+        """The same for a solution that no solver reported. `least`: no schedule of `problem` costs less."""
+        self.keep(problem, solution.schedule, solution.plan)
+        self.report(problem, solvers.Event(stage=stage, objective=None, bound=least))
 
     def solve(self, problem: Problem) -> Solution:
         """The cheapest solution found whose packed arena fits the budget.

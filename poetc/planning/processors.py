@@ -21,10 +21,12 @@ from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError, f
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.kernels import Kernels
 from poetc.planning.overlap import Overlap
+from poetc.planning.placements import ranked
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
+from poetc.planning.progress import BestSoFar
 from poetc.planning.settings import PLAIN, WAYS
-from poetc.planning.solution import Solution, cost_of_computing_once, everything
+from poetc.planning.solution import Solution, cost_of_computing_once, everything, least_cost
 from poetc.planning.state import StatePlacement, read_most, state_fits
 from poetc.scheduling import (
     Action,
@@ -54,33 +56,23 @@ from poetc.solvers.processors import (
     are_equal,
     as_ready,
     can_search,
-    context_switches,
     critical_path_ns,
     estimate,
-    heft,
-    improved,
     is_roomy,
     one_after_another,
-    one_at_a_time,
     placed,
     relaxed,
     repeated_elsewhere,
     search,
     side_by_side,
     transfers_apart,
-    weight_gradients,
     without_long_transfers,
 )
 
 BOUND_SHARE = 0.35  # of the time, for the relaxation
 PLACEMENTS = 3  # that are solved for
-MIP_SHARE = 0.05  # for the placement with one processor at a time
-CUT_SHARE = 0.3  # the same for two processors: a minimum cut, which ends long before that unless the machine is busy
 APART_SHARE = 0.75  # of the time that is left, and of the work limit: for transfers beside the work
 APART_ENOUGH = 0.02  # of the cost, above a bound for any processors: other shares of the transfers are not tried
-TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
-TRY_S = 0.0003  # of work, an operator
-PATIENCE = 3  # times that share of the time, on the clock
 LEAST_SHARE = 0.02  # of the time, for a placement
 ATTEMPTS = 6  # to pack
 ASIDE_SHARE = 0.05  # of the budget, at most, which is left for operators side by side
@@ -98,6 +90,7 @@ KEEP_S = 0.5  # for another list with more state in RAM: a large one gets one at
 SEARCH_SHARE = 0.25  # of the work limit, for exact search: half of it with every operator once; of the time, at least
 NODE_S = 0.0001  # of work, a node of it
 SEARCHED = "exact search of placements and orders"
+LISTED = "operators side by side"  # a stage
 TWICE = "operators on two processors, each for its own readers"
 
 
@@ -124,7 +117,7 @@ class Processors(Reduction[Placement]):
         """The best by simulation of everything once: rules, and moves of single operators."""
         del incumbent
         options = SolveOptions()
-        yield from _ranked(problem, options, time.monotonic() + options.time_limit_s)
+        yield from ranked(problem, options, time.monotonic() + options.time_limit_s)
 
     def fix(self, problem: Problem, choice: Placement) -> Problem:
         return placed(problem, choice) if problem.processors else problem
@@ -162,6 +155,7 @@ class _Side:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.limit_s = planner.options.time_limit_s
         self.transfers_ns = 0  # of a schedule that was found
+        self.steps = BestSoFar()  # of searches for one processor at a time
 
     @functools.cached_property
     def relaxed(self) -> Relaxed:
@@ -185,12 +179,12 @@ class _Side:
         # On equal processors the longest chain mostly proves more than divided work. Schedules come first there.
         proof = self._simple() if is_equal else self._bound()
         errors: list[InfeasibleError | LimitError] = []
-        ranked = _ranked(problem, planner.options, planner.stop_at) if best is None or planner.left_s > 0 else []
-        choices: list[tuple[Placement, float | None]] = [(choice, None) for choice in ranked[:PLACEMENTS]]
-        if ranked and is_short and is_equal:
-            choices = [(ranked[0], share) for share in ASIDES]
+        placements = ranked(problem, planner.options, planner.stop_at) if best is None or planner.left_s > 0 else []
+        choices: list[tuple[Placement, float | None]] = [(choice, None) for choice in placements[:PLACEMENTS]]
+        if placements and is_short and is_equal:
+            choices = [(placements[0], share) for share in ASIDES]
         tries, least_failed = len(choices), math.inf
-        choices += [(choice, 0.0) for choice in ranked[:1]]  # all of the budget, where less left no schedule
+        choices += [(choice, 0.0) for choice in placements[:1]]  # all of the budget, where less left no schedule
         for_search_s = SEARCH_SHARE * self.limit_s if can_search(problem) else 0.0
         for n, (choice, aside) in enumerate(choices):
             left_s = (planner.left_s - for_search_s) / max(1, tries - n)
@@ -206,7 +200,7 @@ class _Side:
                 continue
             same_actions = [choice]
             if n == 0 and aside is None and is_short:
-                same_actions = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
+                same_actions = list(dict.fromkeys((choice, *placements)))  # the main processor alone is one of them
             fixed = planner.inner.fixed(problem, plain)
             solution = self._cheapest(fixed, plain, same_actions)
             if solution is None:
@@ -233,7 +227,7 @@ class _Side:
         if planner.left_s > 0 and are_equal(fixed):
             placements, stop_at = [as_ready(fixed)], time.monotonic() + HINT_SHARE * self.limit_s
         elif planner.left_s > 0:
-            placements, stop_at = _ranked(fixed, planner.options, planner.stop_at)[:PLACEMENTS], planner.stop_at
+            placements, stop_at = ranked(fixed, planner.options, planner.stop_at)[:PLACEMENTS], planner.stop_at
         else:
             placements, stop_at = [as_ready(fixed)], time.monotonic() + late_s
         packed = self._cheapest(fixed, in_turn, placements, stop_at=stop_at)
@@ -341,7 +335,7 @@ class _Side:
         best: Solution | None = None
         for chain in (replace(part, reductions=one_share), part):
             try:
-                plain = chain.knowing(None).solve(asked)
+                plain = self._steps(chain, asked)
             except (InfeasibleError, LimitError):
                 return best
             self.transfers_ns = transfers_ns(plain.problem, plain.schedule.actions)
@@ -389,8 +383,19 @@ class _Side:
         aside_bytes = self._aside_bytes(asked, choice) if aside is None else int(aside * asked.budget_bytes)
         if aside is not None or aside_bytes <= ASIDE_SHARE * asked.budget_bytes:
             asked = replace(asked, budget_bytes=asked.budget_bytes - aside_bytes)
-        plain = part.knowing(None).solve(asked)
+        plain = self._steps(part, asked)
         return plain.with_choice(StatePlacement.name, frozenset()) if stays else plain
+
+    def _steps(self, part: Planner, asked: Problem) -> Solution:
+        """A schedule for one processor at a time, whose cost and bound say nothing about the problem."""
+        try:
+            return replace(part, best=self.steps, show=self._show).knowing(None).solve(asked)
+        finally:
+            self.planner.best.is_late |= self.steps.is_late
+
+    def _show(self, stage: str) -> None:
+        """Report the best schedule and bound at a stage of a search for steps."""
+        self.planner.report(self.problem, solvers.Event(stage=stage, objective=None, bound=least_cost(self.problem)))
 
     def _aside_bytes(self, plain: Problem, choice: Placement) -> int:
         """By how much everything once takes more RAM side by side than in turn. As much is left for that."""
@@ -423,6 +428,7 @@ class _Side:
             packed = self._packed(problem, actions, placement, plain.proof, stop_at, shares)
             if packed is not None and (best is None or packed.cost < best.cost):
                 best = replace(packed, choices=plain.choices).with_choice(Processors.name, placement)
+                self.planner.keep_shown(self.problem, best, LISTED, least_cost(self.problem))
         return best
 
     def _packed(
@@ -435,7 +441,7 @@ class _Side:
         shares: Sequence[float] = (1.0,),
     ) -> Solution | None:
         """The actions side by side, as far as they pack into the budget: the cheapest list for these shares of it."""
-        budget, least_cost, best = problem.budget_bytes, math.inf, None
+        budget, cheapest, best = problem.budget_bytes, math.inf, None
         for attempt in range(ATTEMPTS):
             is_late = self.planner.left_s <= 0
             if time.monotonic() >= stop_at or (best is not None and (attempt == ATTEMPTS - 1 or is_late)):
@@ -456,8 +462,8 @@ class _Side:
             excess = ram_bytes(problem, solution.plan) - problem.budget_bytes
             if excess <= 0:
                 best = solution if best is None or solution.cost < best.cost else best
-                least_cost = min(least_cost, _cost_of(problem, arranged[1]))
-                if best.cost <= least_cost * (1 + MOVES_COST):
+                cheapest = min(cheapest, _cost_of(problem, arranged[1]))
+                if best.cost <= cheapest * (1 + MOVES_COST):
                     return best
                 excess = int(MOVES_ROOM * problem.budget_bytes)
             if attempt < CAREFUL:  # a little more room often does, whatever one packing says
@@ -573,22 +579,3 @@ def _fastest_are_cheapest(problem: Problem) -> bool:
                 if p not in first or time_ns < first[p][0] or energy_pj < first[p][1]:
                     return False
     return True
-
-
-def _ranked(problem: Problem, options: SolveOptions, stop_at: float) -> list[Placement]:
-    """Placements, the best by simulation of everything once first: one near the best rule, then the rules."""
-    main = (0,) * len(problem.operators)
-    share = CUT_SHARE if len(problem.processors) == 2 else MIP_SHARE
-    alone, _ = one_at_a_time(problem, share * options.time_limit_s)
-    proposed = (as_ready(problem), heft(problem), context_switches(problem), weight_gradients(problem))
-    rules = list(dict.fromkeys((main, alone, *proposed)))
-    plain = placed(problem, main)
-    actions = complete(plain, keep_all_decisions(plain))
-
-    def cost(placement: Placement) -> tuple[int, int]:
-        return estimate(problem, actions, placement)
-
-    rules.sort(key=cost)
-    tries = int(TRIES_SHARE * options.work_limit_s / (TRY_S * len(problem.operators)))
-    until = min(stop_at, time.monotonic() + PATIENCE * TRIES_SHARE * options.time_limit_s)
-    return list(dict.fromkeys((improved(rules[0], problem, cost, tries, until), *rules)))

@@ -207,6 +207,7 @@ class CoreUsage(Reduction[int]):
             if best is not None and bound >= (1 - gap) * best.cost:
                 same = self.at_hand(problem, way, planner) if bound <= best.cost and planner.left_s > 0 else None
                 if same is not None and self._is_better(same, best):
+                    planner.keep_shown(asked[way], same, way_words(way), least[way])
                     self._record(same, bound)
                     best = same
                     continue
@@ -219,6 +220,7 @@ class CoreUsage(Reduction[int]):
             planner.progress(way_words(way))
             hint = self.at_hand(problem, way, planner)  # late, too: that takes next to no time
             if hint is not None:
+                planner.keep_shown(asked[way], hint, way_words(way), least[way])
                 self._record(hint, bound)
                 best = hint if best is None or self._is_better(hint, best) else best
                 if bound >= (1 - gap) * best.cost:

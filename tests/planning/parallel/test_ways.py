@@ -174,6 +174,23 @@ class Dearer(Streaming):
         )
 
 
+@pytest.mark.parametrize("seed", [1, 4, 9])
+def test_the_best_schedule_that_is_shown_never_gets_dearer(seed: int) -> None:
+    """Searches for steps that run side by side have costs of their own, for other budgets."""
+    random = Random(seed)
+    problem = several(random, training_problem(random, 12, paging=True, scale=100), idle_uw=1_000_000)
+    ways = {way: p for way, p in ways_of(replace(problem, objective=Objective.TIME)).items() if way != THREADS}
+    budget_bytes = keep_all_peak_bytes(ways[ALONE]) * 9 // 10
+    asked = {way: replace(p, budget_bytes=budget_bytes) for way, p in ways.items()}
+    solver = planner(asked)
+    solver.best.log = SearchLog()
+    solution = solver.solve(asked[ALONE])
+    shown = [row.best for row in solver.best.log.rows if row.best is not None]
+    assert shown == sorted(shown, reverse=True)
+    assert CoreUsage.option(solution) == SIDE_BY_SIDE
+    assert solver.best.packed_cost(asked[ALONE]) == solution.cost
+
+
 def test_a_bound_with_streams_is_one_for_all_ways_with_these_streams() -> None:
     random = Random(1)
     ways = ways_of(several(random, training_problem(random, 4), 2_000_000))
