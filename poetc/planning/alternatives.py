@@ -36,6 +36,10 @@ class Alternatives(Reduction[ChoiceT]):
     def option_words(self, choice: ChoiceT) -> str:
         """The option for a line of progress."""
 
+    def ranked(self, problem: Problem, planner: Planner) -> Iterable[ChoiceT]:
+        """The options in the order in which they are solved for: the first one may take most of the first round."""
+        return self.propose(problem, None)
+
     def after(self, problem: Problem, best: Solution) -> Iterable[ChoiceT]:
         """More options, that the best solution of the first round suggests."""
         return ()
@@ -68,7 +72,7 @@ class Alternatives(Reduction[ChoiceT]):
 class _Comparison:
     def __init__(self, reduction: Alternatives[Any], problem: Problem, planner: Planner) -> None:
         self.reduction, self.problem, self.planner = reduction, problem, planner
-        self.fixed = {choice: reduction.fix(problem, choice) for choice in reduction.propose(problem, None)}
+        self.fixed = {choice: reduction.fix(problem, choice) for choice in reduction.ranked(problem, planner)}
         self.least_bytes = {choice: reduction.least_bytes(p, planner) for choice, p in self.fixed.items()}
         self.least = {choice: planner.inner.least_cost(p) for choice, p in self.fixed.items()}
         self.best: Solution | None = None

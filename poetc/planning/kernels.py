@@ -49,6 +49,9 @@ class Kernels(Reduction[Kernel]):
     scoped = True
     noun = "kernels"
 
+    def __init__(self) -> None:
+        self._fullest: dict[Problem, tuple[int, int]] = {}  # by problem, the kernel of its fullest operator
+
     def is_open(self, problem: Problem) -> bool:
         return any(op.low_workspace for op in problem.operators)
 
@@ -130,8 +133,11 @@ class Kernels(Reduction[Kernel]):
         """The fastest kernels, but for the operator beside which the most is in RAM."""
         own = [0] * len(problem.operators)
         if problem.deadline_ns is None and not planner.options.is_quick:
-            seconds = min(planner.left_s, KERNEL.fullest_share * planner.options.time_limit_s)
-            at, number = solvers.kernel_of_fullest(problem, time_limit_s=seconds)
+            if problem not in self._fullest:  # with another kernel a second solve would begin with nothing
+                seconds = max(KERNEL.fullest_s, KERNEL.fullest_share * planner.options.time_limit_s)
+                seconds = min(planner.left_s, seconds)
+                self._fullest[problem] = solvers.kernel_of_fullest(problem, time_limit_s=seconds)
+            at, number = self._fullest[problem]
             own[at] = number
         return tuple(own)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant
 from poetc.solvers.overlap import as_energy, prices_waiting
+from poetc.solvers.processors import above_idle, relaxed
 
 GRAIN = 10**9  # the share of prices is in whole parts of it, so that bounds are computed in integers
 
@@ -45,6 +46,21 @@ def carried_bound(known: Problem, bound: int, other: Problem) -> int | None:
     share = min(shares, default=GRAIN)
     beyond = sum(min(there * GRAIN - share * here for here, there in kernels) for kernels in prices)
     return (share * bound + beyond) // GRAIN
+
+
+def carried_to(known: Problem, bound: int, asked: Problem) -> int:
+    """The bound of a way with operators in turn as one for another way; 0 where it says nothing."""
+    if not asked.processors:
+        return carried_bound(known, bound, asked) or 0
+    least, plain = 0, relaxed(asked).problem
+    if plain is not None:
+        least = carried_bound(known, bound, plain) or 0
+    shifted = above_idle(asked)
+    if shifted is not None:
+        above, idle_pj = shifted
+        carried = carried_bound(known, bound, above)
+        least = max(least, 0 if carried is None else carried + idle_pj)
+    return least
 
 
 def _is_looser(known: Problem, other: Problem) -> bool:

@@ -18,7 +18,7 @@ from poetc.planning.kernels import KERNELS
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner
 from poetc.planning.solution import Solution, cost_of_computing_once
-from poetc.planning.streaming import without_streams
+from poetc.planning.streaming import first_cost, without_streams
 from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import Option
 
@@ -66,6 +66,7 @@ class Saved(Alternatives[Encodings]):
     scoped = True
     noun = "encodings of saved tensors"
     first_round: ClassVar[float] = 0.3
+    patience: ClassVar[float] = 1.0  # first schedules tell the options apart; the best one needs the time
 
     def __init__(self, offers: Sequence[EncodingSpace]) -> None:
         self.offers = tuple(offers)
@@ -82,6 +83,11 @@ class Saved(Alternatives[Encodings]):
         yield ()
         if offer is not None:
             yield from sorted(offer.proposals, key=lambda c: cost_of_computing_once(offer.problem(c, problem)))
+
+    def ranked(self, problem: Problem, planner: Planner) -> Iterator[Encodings]:
+        """The one with the cheapest first schedule first: long searches seldom change which one is cheapest."""
+        costs = {choice: first_cost(self.fix(problem, choice), planner) for choice in self.propose(problem, None)}
+        yield from sorted(costs, key=costs.__getitem__)
 
     def fix(self, problem: Problem, choice: Encodings) -> Problem:
         offer = self._offer(problem)
@@ -132,6 +138,11 @@ class Saved(Alternatives[Encodings]):
         if planner.solver != ENGINE or keep_all_peak_bytes(problem) <= problem.budget_bytes:
             return self.restore(problem, (), planner.inner.knowing(None).having(self, ()).solve(problem))
         return self.cheapest(problem, planner)
+
+    def solved_with(self, problem: Problem, choice: Encodings, planner: Planner) -> Solution:
+        """The cheapest solution with these encodings that is found in the time of `planner`."""
+        inner = self.inner(problem, choice, planner).having(self, choice)
+        return self.restore(problem, choice, inner.solve(self.fix(problem, choice)))
 
     def _frugal(self, problem: Problem) -> Encodings:
         """The encodings with which the least RAM is probably needed in time: none where they all take too long.

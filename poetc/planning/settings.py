@@ -59,6 +59,7 @@ class KernelSettings:
     floor_s: float = 1.0
     proof_share: float = 0.15  # of both limits, for a bound under the order of the answer
     fullest_share: float = 0.15  # of the time limit, at most, for the kernel of the fullest operator
+    fullest_s: float = 0.5  # and so many seconds at least, if they are left
     rooms: int = 4  # of the room beside a schedule, so many parts are given back until it packs
 
 
@@ -119,6 +120,7 @@ class WaysSettings:
     in_order_share: float = 0.15  # of both limits, for the bound side by side under the order of another way
     apart_saves: float = 0.01  # of the cost, by an estimate: transfers beside the work that save more are tried first
     first_share: float = 0.1  # of the limits, for a schedule in turn, before transfers are tried apart
+    near: float = 1.01  # times the cost of a way, by the steps at hand: dearer ways get no share beside it
     first_operators_per_s: float = 50.0  # of the time limit: with more operators that share finds nothing
     narrower: float = 0.1  # of the gap: a claim about fewer schedules that closes no more of it is not made
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken

@@ -252,7 +252,7 @@ class Streaming(Reduction[Streams]):
                     break
                 if planner.inner.knowing(None).lower_bound_bytes(asked) > problem.budget_bytes:
                     continue
-                ranked.append(Proposal(choice, asked, _first_cost(asked, planner)))
+                ranked.append(Proposal(choice, asked, first_cost(asked, planner)))
                 cheapest = min(cheapest, ranked[-1].first_cost)
         ranked.sort(key=lambda p: (p.first_cost, cost_of_computing_once(p.problem)))
         return [p for p in ranked if p.first_cost < math.inf or not is_narrow] or ranked
@@ -444,7 +444,7 @@ def _first(problem: Problem, planner: Planner) -> tuple[Problem, Schedule | None
     return problem, solvers.at_once(problem, planner.options)
 
 
-def _first_cost(problem: Problem, planner: Planner) -> float:
+def first_cost(problem: Problem, planner: Planner) -> float:
     """Of a first schedule, with the usual choices; infinite where none is found at once."""
     first = _first(problem, planner)[1]
     return math.inf if first is None else first.proof.objective

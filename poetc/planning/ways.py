@@ -23,7 +23,7 @@ from poetc.planning.order import in_order
 from poetc.planning.overlap import expected_cost, expected_transfer_ns
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several, transfers_ns
-from poetc.planning.repricing import carried_bound
+from poetc.planning.repricing import carried_to
 from poetc.planning.saved import Saved
 from poetc.planning.settings import KERNEL, WAYS
 from poetc.planning.solution import OptionResult, Solution, bound_holds, least_cost
@@ -79,7 +79,8 @@ class CoreUsage(Reduction[int]):
         self.sets = tuple(sets)
         self.results: dict[int, OptionResult] = {}
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
-        self.in_turn: Solution | None = None  # the latest one whose operators run in turn
+        self.beaten: list[tuple[int, Solution]] = []  # ways, with schedules dearer than steps at hand, and their bounds
+        self.in_turn: Solution | None = None  # the cheapest one whose operators run in turn
         self.barred: set[int] = set()  # ways in which no schedule fits
         self.in_order: dict[object, int] = {}  # bounds by way, order and streamed operands
 
@@ -115,7 +116,7 @@ class CoreUsage(Reduction[int]):
 
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
         restored = super().restore(problem, choice, solution)
-        if choice != SIDE_BY_SIDE:
+        if choice != SIDE_BY_SIDE and (self.in_turn is None or restored.cost <= self.in_turn.cost):
             self.in_turn = restored
         return restored
 
@@ -142,10 +143,10 @@ class CoreUsage(Reduction[int]):
         return f"cores: {taken}; instead of {'; '.join(parts)}"
 
     def at_hand(self, problem: Problem, choice: int, planner: Planner) -> Solution | None:
-        """The steps of operators in turn, in another way."""
+        """The steps of operators in turn, in this way."""
         known = self.in_turn
         if known is None or choice == self.option(known):
-            return None
+            return known
         asked = self.fix(problem, choice)
         inner = planner.inner
         if choice == SIDE_BY_SIDE:
@@ -172,6 +173,7 @@ class CoreUsage(Reduction[int]):
             return planner.inner.solve(problem)
         self.results.clear()
         self.solved.clear()
+        self.beaten.clear()
         self.barred.clear()
         self.in_order.clear()
         self.in_turn = None
@@ -191,8 +193,9 @@ class CoreUsage(Reduction[int]):
         if is_apart:
             order.sort(key=lambda way: way != SIDE_BY_SIDE)
             best = self._first_in_turn(problem, hopeless, planner)
+        costs: dict[int, float] = {}
         if is_apart and best is not None:
-            costs = {way: self._cost_at_hand(problem, way, best, planner) for way in order}
+            costs = {way: self._cost_at_hand(problem, way, planner) for way in order}
             order, is_apart = sorted(order, key=lambda way: costs[way]), False
         errors: list[InfeasibleError | LimitError] = []
         for n, way in enumerate(order):
@@ -232,6 +235,7 @@ class CoreUsage(Reduction[int]):
                 self.results.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
             rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way] and not is_apart]
+            rivals = [w for w in rivals if not costs or costs[w] <= WAYS.near * costs[way]]
             share = 1 / (1 + len(rivals))
             try:
                 solution = self._solved(problem, way, planner, share)
@@ -242,8 +246,10 @@ class CoreUsage(Reduction[int]):
                 continue
             # Steps of another way come without a bound of their own: a schedule within the gap has one.
             is_close = solution.proof.gap() <= gap and hint is not None and solution.cost * (1 - gap) <= hint.cost
-            hint = self.solved.get(way, hint)
+            known = [solved for solved in (self.solved.get(way), hint) if solved is not None]
+            hint = min(known, key=lambda solved: solved.cost, default=None)
             own = solution if hint is None or is_close else better_of(hint, solution)
+            self.beaten += [] if own.schedule is solution.schedule else [(way, solution)]
             self.solved[way] = own
             self._record(own, bound)
             if best is None or self._is_better(own, best) or self.option(best) == way:
@@ -273,9 +279,9 @@ class CoreUsage(Reduction[int]):
         self._record(solution, 0)
         return solution
 
-    def _cost_at_hand(self, problem: Problem, way: int, known: Solution, planner: Planner) -> float:
-        """The cost of the steps of `known` in another way; infinite where they do not fit."""
-        same = known if way == self.option(known) else self.at_hand(problem, way, planner)
+    def _cost_at_hand(self, problem: Problem, way: int, planner: Planner) -> float:
+        """The cost of the steps of operators in turn in this way; infinite where they do not fit."""
+        same = self.at_hand(problem, way, planner)
         return math.inf if same is None else same.cost
 
     def _is_better_apart(self, asked: Problems, hopeless: Collection[int], *, streams: bool = False) -> bool:
@@ -317,9 +323,20 @@ class CoreUsage(Reduction[int]):
         if not self.solved:  # later ways may have another order than the best schedule
             planner.best.carry = self.name, functools.partial(self._for_all_ways, problem, way, planner, {})
         try:
-            return self.restore(asked, way, part.solve(asked))
+            return self.restore(asked, way, self._with_known_encodings(asked, part))
         finally:
             planner.best.carry = None
+
+    def _with_known_encodings(self, asked: Problem, planner: Planner) -> Solution:
+        """Solve a way with the encodings of the cheapest schedule in turn, where there is one: it tried all of them.
+
+        They take as much RAM and as many transfers in every way, and to try them takes most of the time.
+        """
+        saved = next(iter(planner.reductions), None)
+        if self.in_turn is None or not isinstance(saved, Saved):
+            return planner.solve(asked)
+        choice = saved.option(self.in_turn) if saved.is_open(asked) else None
+        return planner.solve(asked) if choice is None else saved.solved_with(asked, choice, planner)
 
     def _for_all_ways(
         self,
@@ -343,7 +360,7 @@ class CoreUsage(Reduction[int]):
             known[key] = {other: _with_operators(p, options, planner) for other, p in ways.items()}
         asked, least = known[key], bound
         for other in asked.keys() - self.barred - {way}:
-            least = min(least, max(least_cost(asked[other]), _carried(asked[way], bound, asked[other])))
+            least = min(least, max(least_cost(asked[other]), carried_to(asked[way], bound, asked[other])))
         return least
 
     def _again(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
@@ -395,13 +412,14 @@ class CoreUsage(Reduction[int]):
             listed = best.with_scope(scope)
             scopes.append(scope)
         # The steps of one way may be cheapest in another, about which nothing was proven.
-        scopes += [known.proof.scope for known in self.solved.values() if bound_holds(known, best)]
-        by_scope = {
-            scope: {
-                way: self._least(problem, way, scope, planner, best.cost, is_last=True, listed=listed) for way in open_
-            }
-            for scope in dict.fromkeys(scopes)
-        }
+        proven = [*self.solved.values(), *(known for _, known in self.beaten)]
+        scopes += [known.proof.scope for known in proven if bound_holds(known, best)]
+        by_scope = dict[Scope, dict[int, int]]()
+        for scope in dict.fromkeys(scopes):
+            least, enough = by_scope.setdefault(scope, {}), best.cost
+            for way in sorted(open_, key=lambda way: (way != SIDE_BY_SIDE, way)):  # which has the lowest one, mostly
+                least[way] = self._least(problem, way, scope, planner, enough, is_last=True, listed=listed)
+                enough = min(enough, least[way])
         scope = _widest({scope: min(known.values(), default=0) for scope, known in by_scope.items()}, best, planner)
         least, best = by_scope[scope], best.with_scope(scope)
         for way in least.keys() & self.results.keys():
@@ -428,7 +446,7 @@ class CoreUsage(Reduction[int]):
         """
         asked = self.fix(problem, way)
         least = least_cost(asked)
-        for other, known in self.solved.items():
+        for other, known in (*self.solved.items(), *self.beaten):
             proof = known.proof
             if scope is not None and not proof.scope.covers(scope.only(dict(proof.scope.choices))):
                 continue
@@ -439,31 +457,42 @@ class CoreUsage(Reduction[int]):
                 if scope is None and any(options.values()):
                     continue  # others may be encoded or streamed
                 pair = [_with_operators(p, options, planner) for p in (self.fix(problem, other), asked)]
-                least = max(least, _carried(pair[0], proof.bound, pair[1]))
-                if scope is None or _has_steps_of(scope, known):
+                least = max(least, carried_to(pair[0], proof.bound, pair[1]))
+                # A wide gap of a way in turn is a wider one side by side: while ways are solved that is not looked at.
+                is_of_use = asked.processors and (is_last or not solvers.has_wide_gap(proof.bound, known.cost))
+                is_in_order = scope is None or _has_steps_of(scope, known)
+                if known is self.solved.get(other) and is_of_use and is_in_order:
                     least = max(least, self._in_order(way, pair[1], known, planner))
-        if listed is not None and scope is not None and _has_steps_of(scope, listed):
-            in_order = _with_operators(asked, _operators_of(listed), planner)
-            least = max(least, self._in_order(way, in_order, listed, planner))
+        if least < enough and listed is not None and scope is not None and _has_steps_of(scope, listed):
+            least = max(least, self._in_order_of_list(problem, way, listed, planner))
         return least if least >= enough else max(least, self._by_phases(asked, scope, planner, enough, is_last=is_last))
 
-    def _in_order(self, way: int, asked: Problem, known: Solution, planner: Planner) -> int:
-        """The bound for operators side by side under the order of `known`, with any kernels and placement of state.
+    def _in_order_of_list(self, problem: Problem, way: int, listed: Solution, planner: Planner) -> int:
+        """The bound for a way under the order of `listed`: in threads that of one core, which has more room."""
+        solved = way if way == SIDE_BY_SIDE else ALONE
+        options = _operators_of(listed)
+        known, asked = (_with_operators(self.fix(problem, number), options, planner) for number in (solved, way))
+        bound = self._in_order(solved, known, listed, planner)
+        return bound if solved == way else carried_to(known, bound, asked)
 
-        Idle energy as a price of work and transfers, or for the critical path alone, makes it a plain problem. 0 for
-        other ways, and where nothing is known.
+    def _in_order(self, way: int, asked: Problem, known: Solution, planner: Planner) -> int:
+        """The bound for a way under the order of `known`, with any kernels and placement of state; 0 for none.
+
+        Side by side, idle energy as a price of work and transfers, or for the critical path alone, makes it a plain
+        problem.
         """
         order = known.proof.scope.order
-        if not asked.processors or asked.paging is not Paging.SYNC or not isinstance(order, tuple):
+        if asked.paging is not Paging.SYNC or not isinstance(order, tuple):
             return 0
         key = way, order, *_operators_of(known).values()
         if key not in self.in_order:
             share, options, bounds = WAYS.in_order_share, planner.options, [0]
             paged_ns = transfers_ns(known.problem, known.schedule.actions)
-            plain, shifted = relaxed(asked, paged_ns).problem, above_idle(asked)
+            plain = relaxed(asked, paged_ns).problem if asked.processors else asked
+            shifted = above_idle(asked) if asked.processors else None
             priced = [] if shifted is None else [(*shifted, 0.0)]  # without idle energy more cuts prove little
             priced += [] if plain is None else [(plain, 0, share)]
-            if paged_ns > critical_path_ns(asked):
+            if asked.processors and paged_ns > critical_path_ns(asked):
                 priced.reverse()  # idle energy as a price of transfers proves more
             if planner.left_s <= 0:
                 priced = priced[:1]
@@ -550,21 +579,6 @@ def _at_prices_of(problem: Problem, known: Solution) -> Solution | None:
         return None
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
     return replace(known, problem=problem).with_proof(replace(known.proof, objective=cost))
-
-
-def _carried(known: Problem, bound: int, asked: Problem) -> int:
-    """The bound of a way with operators in turn as one for another way; 0 where it says nothing."""
-    if not asked.processors:
-        return carried_bound(known, bound, asked) or 0
-    least, plain = 0, relaxed(asked).problem
-    if plain is not None:
-        least = carried_bound(known, bound, plain) or 0
-    shifted = above_idle(asked)
-    if shifted is not None:
-        above, idle_pj = shifted
-        carried = carried_bound(known, bound, above)
-        least = max(least, 0 if carried is None else carried + idle_pj)
-    return least
 
 
 def _streams(problem: Problem, planner: Planner) -> bool:
