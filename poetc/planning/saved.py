@@ -7,6 +7,7 @@ schedule does not need.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -18,7 +19,7 @@ from poetc.planning.kernels import KERNELS
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner
 from poetc.planning.solution import Solution, cost_of_computing_once
-from poetc.planning.streaming import first_cost, without_streams
+from poetc.planning.streaming import Streaming, first_cost, without_streams
 from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import Option
 
@@ -66,7 +67,6 @@ class Saved(Alternatives[Encodings]):
     scoped = True
     noun = "encodings of saved tensors"
     first_round: ClassVar[float] = 0.3
-    patience: ClassVar[float] = 1.0  # first schedules tell the options apart; the best one needs the time
 
     def __init__(self, offers: Sequence[EncodingSpace]) -> None:
         self.offers = tuple(offers)
@@ -86,7 +86,11 @@ class Saved(Alternatives[Encodings]):
 
     def ranked(self, problem: Problem, planner: Planner) -> Iterator[Encodings]:
         """The one with the cheapest first schedule first: long searches seldom change which one is cheapest."""
-        costs = {choice: first_cost(self.fix(problem, choice), planner) for choice in self.propose(problem, None)}
+        streaming = next((r for r in planner.inner.reductions if isinstance(r, Streaming)), None)
+        first = functools.partial(first_cost, planner=planner)
+        if streaming is not None:
+            first = functools.partial(streaming.first_cost, planner=planner.inner)
+        costs = {choice: first(self.fix(problem, choice)) for choice in self.propose(problem, None)}
         yield from sorted(costs, key=costs.__getitem__)
 
     def fix(self, problem: Problem, choice: Encodings) -> Problem:

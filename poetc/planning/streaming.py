@@ -65,6 +65,7 @@ class Streaming(Reduction[Streams]):
         self.offers = tuple(offers)
         self._known: list[tuple[Problem, StreamedAlternatives | None]] = []
         self._floors: dict[int, Streams] = {}  # by the identity of the offer, which `_known` keeps
+        self._rankings: dict[tuple[Problem, bool], Ranked] = {}  # by problem, and whether a quick answer is wanted
 
     def is_open(self, problem: Problem) -> bool:
         offer = self._offer(problem)
@@ -169,7 +170,7 @@ class Streaming(Reduction[Streams]):
         whole, first = 0.0, None
         if fits and self._may_help(problem):
             whole, first = self._first_without(problem, planner)
-            ranked = self._ranked(problem, planner, whole)
+            ranked = self._ranked_once(problem, planner, whole)
         if ranked and ranked[0].first_cost < whole and planner.left_s > 0:
             share = 1.0 if problem.processors and whole == math.inf else STREAMING.promising_share
             planner.expecting(problem, self, {(): problem})
@@ -197,6 +198,14 @@ class Streaming(Reduction[Streams]):
         if error is None:
             error = self._with_floors(problem, planner, other)
         raise error
+
+    def first_cost(self, problem: Problem, planner: Planner) -> float:
+        """The cost of a first schedule, with or without streams; infinite where there is none."""
+        whole = first_cost(problem, planner)
+        fits = planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
+        if not fits or not self.is_open(problem) or not self._may_help(problem):
+            return whole
+        return min(whole, *(proposal.first_cost for proposal in self._ranked_once(problem, planner, whole)))
 
     def _first_without(self, problem: Problem, planner: Planner) -> tuple[float, Solution | None]:
         """The cost of a first schedule without streams, and its solution, which is taken up if it packs.
@@ -228,6 +237,13 @@ class Streaming(Reduction[Streams]):
             return KERNEL.tight * needed_bytes > problem.budget_bytes
         offer = self._offer(problem)
         return _is_crowded(problem) or (offer is not None and any(map(offer.tables_of, range(len(problem.operators)))))
+
+    def _ranked_once(self, problem: Problem, planner: Planner, whole: float) -> Ranked:
+        """`_ranked`, which takes long, for all solves of the problem."""
+        key = problem, planner.options.is_quick
+        if key not in self._rankings:
+            self._rankings[key] = self._ranked(problem, planner, whole)
+        return self._rankings[key]
 
     def _ranked(self, problem: Problem, planner: Planner, whole: float = math.inf) -> Ranked:
         """Proposals that may fit, the one with the cheapest first schedule first.

@@ -186,5 +186,16 @@ def test_the_fullest_operator_leaves_room_for_other_tensors(monkeypatch: pytest.
     found = planner(options=options).solve(problem)
     verify_plan(found.problem, found.schedule, found.plan)
     assert kernels_of(problem, found.problem)[at] == 1
+    limits, kernel = list[float](), solvers.kernel_of_fullest
+
+    def limited(problem: Problem, time_limit_s: float) -> tuple[int, int]:
+        limits.append(time_limit_s)
+        return kernel(problem, time_limit_s=time_limit_s)
+
+    monkeypatch.setattr(solvers, "kernel_of_fullest", limited)
+    short = planner(options=replace(options, time_limit_s=1.0, work_limit_s=0.05))
+    first = short.solve(problem)
+    assert kernels_of(problem, short.solve(problem).problem)[at] == kernels_of(problem, first.problem)[at] == 1
+    assert len(limits) == 1 and limits[0] >= 0.4  # a second solve goes on with the problem of the first
     monkeypatch.setattr(solvers, "kernel_of_fullest", lambda problem, time_limit_s: (0, 0))
     assert found.cost < planner(options=options).solve(problem).cost

@@ -14,7 +14,8 @@ from poetc.devices import build_problem, load_profile
 from poetc.planning import Planner, Solution, reductions
 from poetc.planning import saved as saved_tensors
 from poetc.planning.saved import EncodingSpace, Saved
-from poetc.planning.ways import ALONE
+from poetc.planning.streaming import first_cost
+from poetc.planning.ways import ALONE, CoreUsage
 from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import ANY
 from poetc.solvers import MinimumBudget
@@ -90,6 +91,54 @@ def test_a_bound_is_carried_to_other_ways_with_the_same_encodings(offer: Encodin
     assert (alone.count, alone.outcome) == (ALONE, "not cheaper with the same encodings")
     assert found.proof.gap() <= 0.015
     assert found.proof.scope.choice("saved") == found.choices["saved"]
+
+
+def test_a_way_tries_all_encodings_and_the_others_have_the_cheapest(
+    offer: EncodingSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way tried all of them anew, so that none had time for its own schedule."""
+
+    def plain(problem: Problem) -> Problem:
+        return replace(problem, operators=tuple(replace(o, low_workspace=()) for o in problem.operators))
+
+    def threads(problem: Problem) -> Problem:
+        operators = (replace(o, time_ns=o.time_ns // 2) for o in plain(problem).operators)
+        return replace(problem, operators=tuple(operators))
+
+    ways = {ALONE: plain(offer.exact), 4: threads(offer.exact)}
+    offers = [
+        replace(offer, exact=ways[way], build=lambda choice, priced=priced: priced(offer.build(choice)), _problems={})
+        for way, priced in ((ALONE, plain), (4, threads))
+    ]
+    tried, solved = list[Problem](), list[object]()
+    cheapest, with_known = Saved.cheapest, Saved.solved_with
+
+    def all_tried(saved: Saved, problem: Problem, planner: Planner) -> Solution:
+        tried.append(problem)
+        return cheapest(saved, problem, planner)
+
+    def known(saved: Saved, problem: Problem, choice: tuple[int, ...], planner: Planner) -> Solution:
+        solved.append(choice)
+        return with_known(saved, problem, choice, planner)
+
+    monkeypatch.setattr(Saved, "cheapest", all_tried)
+    monkeypatch.setattr(Saved, "solved_with", known)
+    planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=offers, ways=[ways]))
+    problem = replace(ways[ALONE], budget_bytes=keep_all_peak_bytes(ways[ALONE]) * 9 // 10)
+    usage = planner.reductions[0]
+    assert isinstance(usage, CoreUsage)
+    alone, other = (usage._solved(problem, way, planner, 0.5) for way in (ALONE, 4))
+    assert len(tried) == 1 and solved == [alone.choices["saved"]] == [other.choices["saved"]] != [()]
+
+
+def test_the_encodings_with_the_cheapest_first_schedule_come_first(offer: EncodingSpace) -> None:
+    """What comes first may take most of the first round."""
+    problem = replace(offer.exact, budget_bytes=keep_all_peak_bytes(offer.exact) * 6 // 10)
+    saved = Saved([offer])
+    planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=[offer]))
+    costs = [first_cost(saved.fix(problem, choice), planner) for choice in saved.ranked(problem, planner)]
+    assert costs == sorted(costs) and len(set(costs)) > 1
+    assert next(iter(saved.propose(problem, None))) != next(iter(saved.ranked(problem, planner)))
 
 
 def test_the_least_ram_is_that_of_some_encodings(offer: EncodingSpace) -> None:
