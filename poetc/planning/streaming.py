@@ -205,7 +205,7 @@ class Streaming(Reduction[Streams]):
         fits = planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
         if not fits or not self.is_open(problem) or not self._may_help(problem):
             return whole
-        return min(whole, *(proposal.first_cost for proposal in self._ranked_once(problem, planner, whole)))
+        return min([whole, *(proposal.first_cost for proposal in self._ranked_once(problem, planner, whole))])
 
     def _first_without(self, problem: Problem, planner: Planner) -> tuple[float, Solution | None]:
         """The cost of a first schedule without streams, and its solution, which is taken up if it packs.
