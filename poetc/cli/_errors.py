@@ -102,7 +102,7 @@ def _os_error(error: OSError) -> str:
     path = next((os.fspath(p) for p in (error.filename2, error.filename) if isinstance(p, str | os.PathLike)), "")
     where = f"{path}: " if path else ""
     if error.errno == errno.ENOSPC:
-        return f"{where}no space left on the disk; free some, or write elsewhere with -o"
+        return f"{where}no space left on the disk; free some, or write elsewhere"
     if error.errno == errno.EFBIG:
         return f"{where}a file grew beyond the limit of this system; raise it with ulimit -f, or write elsewhere"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -184,9 +184,12 @@ def sweep(
             for results in run:
                 # At once: if half of them were solved on their own when resumed, they would lack the gain from the
                 # others.
-                file.write(b"".join(json.dumps(result, allow_nan=False).encode() + b"\n" for result in results))
-                file.flush()
-                os.fsync(file.fileno())
+                try:
+                    file.write(b"".join(json.dumps(result, allow_nan=False).encode() + b"\n" for result in results))
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(out)) from error
                 for result in results:
                     done[result["key"]] = result
                     finished += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import signal
@@ -194,6 +195,16 @@ def test_results_of_something_else_are_not_appended_to(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"notes\.txt:1: not a result"):
         sweeping.sweep(points("70%"), out)
     assert out.read_text() == "hello\nworld\n"
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(sweeping, "_in_processes", lambda waiting, jobs: iter([[{"key": waiting[0].key}]]))
+    monkeypatch.setattr(sweeping.os, "fsync", full)
+    with pytest.raises(OSError, match=r"no space left.*sweep\.jsonl"):
+        sweeping.sweep(points("70%"), tmp_path / "sweep.jsonl")
 
 
 def test_dask(tmp_path: Path) -> None:
