@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -202,7 +203,7 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(sweeping, "_in_processes", lambda waiting, jobs: iter([[{"key": waiting[0].key}]]))
-    monkeypatch.setattr(sweeping.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"no space left.*sweep\.jsonl"):
         sweeping.sweep(points("70%"), tmp_path / "sweep.jsonl")
 
