@@ -21,6 +21,7 @@ from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.placement.kernel import kernel_of_fullest
 from poetc.solvers.poetc.placement.phases import phased_bound
 from poetc.solvers.poetc.placement.search import PlacementSearch, bound_of_any_placement
+from poetc.solvers.poetc.search.flatten import in_less_ram
 from poetc.solvers.poetc.search.race import at_once
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, has_schedule, min_budget
 from poetc.solvers.poetc.work import Work
@@ -48,6 +49,7 @@ __all__ = [
     "critical_path_ns",
     "has_schedule",
     "has_wide_gap",
+    "in_less_ram",
     "info",
     "kernel_of_fullest",
     "lower_bound_bytes",

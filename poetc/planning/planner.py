@@ -155,7 +155,7 @@ class Planner:
 
     def keep_shown(self, problem: Problem, solution: Solution, stage: str, least: int) -> None:
         """The same for a solution that no solver reported. `least`: no schedule of `problem` costs less."""
-        self.keep(problem, solution.schedule, solution.plan)
+        self.keep(solution.problem, solution.schedule, solution.plan)  # which may have more operators: encodings
         self.report(problem, solvers.Event(stage=stage, objective=None, bound=least))
 
     def solve(self, problem: Problem) -> Solution:

@@ -230,10 +230,26 @@ class _Side:
             placements, stop_at = ranked(fixed, planner.options, planner.stop_at)[:PLACEMENTS], planner.stop_at
         else:
             placements, stop_at = [as_ready(fixed)], time.monotonic() + late_s
-        packed = self._cheapest(fixed, in_turn, placements, stop_at=stop_at)
+        packed: Solution | None = None
+        for steps in (self._roomier(fixed, in_turn, stop_at), in_turn):
+            packed = packed or (None if steps is None else self._cheapest(fixed, steps, placements, stop_at=stop_at))
         if packed is None:
             return None
         return packed.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
+
+    def _roomier(self, fixed: Problem, in_turn: Solution, stop_at: float) -> Solution | None:
+        """The steps of `in_turn` with room for the stacks of all processors and for a list; None where they fit so.
+
+        Steps that fill the RAM fit on no second stack. With a little more room a list waits less.
+        """
+        own = in_turn.problem
+        less_bytes = fixed.base_bytes - own.base_bytes + int(MOVES_ROOM * own.budget_bytes)
+        actions = without_moves(own, in_turn.schedule).actions
+        room_bytes = own.budget_bytes - less_bytes
+        if not any(isinstance(s, PageIn | PageOut) for s in actions):
+            return None
+        roomier = solvers.in_less_ram(replace(own, budget_bytes=room_bytes), actions, stop_at)
+        return None if roomier is None else replace(in_turn, schedule=replace(in_turn.schedule, actions=roomier))
 
     def _searched(self, best: Solution) -> Solution:
         """`best`, or a cheaper one, with the proof of exact search as far as that comes."""

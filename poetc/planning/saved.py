@@ -67,6 +67,7 @@ class Saved(Alternatives[Encodings]):
     scoped = True
     noun = "encodings of saved tensors"
     first_round: ClassVar[float] = 0.3
+    patience: ClassVar[float] = 1.0  # first schedules tell options apart: the time is for the cheapest one
 
     def __init__(self, offers: Sequence[EncodingSpace]) -> None:
         self.offers = tuple(offers)

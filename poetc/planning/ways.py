@@ -81,6 +81,7 @@ class CoreUsage(Reduction[int]):
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.beaten: list[tuple[int, Solution]] = []  # ways, with schedules dearer than steps at hand, and their bounds
         self.in_turn: Solution | None = None  # the cheapest one whose operators run in turn
+        self.hints: dict[int, tuple[Solution, Solution | None]] = {}  # by way: steps in turn, and as listed there
         self.barred: set[int] = set()  # ways in which no schedule fits
         self.in_order: dict[object, int] = {}  # bounds by way, order and streamed operands
 
@@ -147,8 +148,13 @@ class CoreUsage(Reduction[int]):
         known = self.in_turn
         if known is None or choice == self.option(known):
             return known
-        asked = self.fix(problem, choice)
-        inner = planner.inner
+        if choice not in self.hints or self.hints[choice][0] is not known:
+            self.hints[choice] = known, self._listed(problem, choice, known, planner)
+        return self.hints[choice][1]
+
+    def _listed(self, problem: Problem, choice: int, known: Solution, planner: Planner) -> Solution | None:
+        """The steps of `known` in another way."""
+        asked, inner = self.fix(problem, choice), planner.inner
         if choice == SIDE_BY_SIDE:
             solution = on_several(asked, known, inner)
         else:
@@ -174,6 +180,7 @@ class CoreUsage(Reduction[int]):
         self.results.clear()
         self.solved.clear()
         self.beaten.clear()
+        self.hints.clear()
         self.barred.clear()
         self.in_order.clear()
         self.in_turn = None
@@ -398,13 +405,13 @@ class CoreUsage(Reduction[int]):
 
         It is one for schedules with the same streamed operands, or none, if that is higher.
         """
-        open_ = self._set(problem).keys() - self.barred
+        open_, listed = self._set(problem).keys() - self.barred, None
         scopes, streams = [best.proof.scope], Streaming.option(best)
         if streams is not None or self.option(best) == SIDE_BY_SIDE:
             # Bounds of other ways may be about its own streamed operands alone.
             scopes.append(best.proof.scope.with_choice(Streaming.name, streams or ()))
-        listed = None
-        if self.option(best) == SIDE_BY_SIDE:  # the bound for a plan is about another order
+        # The bound for a plan is about another order, and steps of another way have none.
+        if self.option(best) == SIDE_BY_SIDE or best.proof.method == AT_HAND:
             scope = replace(best.proof.scope.open, order=best.scope.order)
             for kind in _OPERATORS:
                 if scope.choice(kind.name) is not None:
@@ -439,7 +446,7 @@ class CoreUsage(Reduction[int]):
     ) -> int:
         """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.
 
-        `listed`: the best schedule, side by side, in a scope that has its order.
+        `listed`: the best schedule, without a bound under its order, in a scope that has this order.
 
         From its own proof, or carried over from that of another way with the same encodings and streamed operands.
         `enough`: the cost of the best schedule, from where on a higher bound is of no use.

@@ -252,6 +252,7 @@ class FlattenSettings:
 
     longest: int = 60  # operators made again for one tensor, at most
     patience: int = 40  # steps without a lower peak or less above the capacity, after which it is given up
+    lateness: float = 0.05  # `beta`, for steps of a schedule
 
 
 @dataclass(frozen=True, slots=True)

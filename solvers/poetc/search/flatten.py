@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poetc.solvers.liveness import Profile, Residency, early_page_outs
+from poetc.scheduling import Action, Completer, Problem, ScheduleError
+from poetc.solvers.liveness import Profile, Residency, early_page_outs, improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.settings import FLATTEN
 
@@ -42,6 +43,27 @@ class _Gap:
     def plain(self) -> bool:
         """Whether it only adds a page-in, and a page-out."""
         return self.page and not self.later
+
+
+def in_less_ram(problem: Problem, actions: Sequence[Action], stop_at: float) -> tuple[Action, ...] | None:
+    """Steps that take more RAM than `problem` has, flattened; None where that leads nowhere."""
+    model = Model(problem)
+    capacity = model.paging_capacity if model.can_page else model.capacity
+    steps = flatten(
+        model,
+        model.codes(actions),
+        capacity,
+        paging=model.can_page,
+        beta=FLATTEN.lateness,
+        most=2 * model.n_ops,
+        stop_at=stop_at,
+    )
+    try:
+        return (
+            None if steps is None else Completer(problem).run(model.decisions(improve(model, steps, capacity))).actions
+        )
+    except ScheduleError:
+        return None
 
 
 def flatten(

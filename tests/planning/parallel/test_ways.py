@@ -132,6 +132,29 @@ def test_steps_at_hand_in_a_way_are_not_forgotten() -> None:
     assert chain.at_hand(tight, THREADS, planner(ways)) == threads
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_that_fill_the_ram_make_room_for_other_stacks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each core has a stack of its own, for which steps of one core had no room: nothing was listed then."""
+    random = Random(seed)
+    beside = replace(several(random, training_problem(random, 4, paging=True), 2_000_000), paging=Paging.SYNC)
+    ways = ways_of(beside)
+    tight = replace(ways[ALONE], budget_bytes=keep_all_peak_bytes(ways[ALONE]) * 8 // 10)
+    alone = Planner(options=SolveOptions(time_limit_s=2.0, work_limit_s=0.2), reductions=reductions("ram")).solve(tight)
+    room_bytes = tight.budget_bytes - verify(alone.problem, alone.schedule).peak_bytes
+    ways[SIDE_BY_SIDE] = replace(beside, base_bytes=tight.base_bytes + room_bytes + 32)
+    chain = CoreUsage([ways])
+    chain.restore(tight, ALONE, alone)
+    listed = chain.at_hand(tight, SIDE_BY_SIDE, planner(ways))
+    assert listed is not None
+    trace = verify(listed.problem, listed.schedule)
+    verify_plan(listed.problem, listed.schedule, listed.plan)
+    assert trace.peak_bytes <= tight.budget_bytes and listed.cost == trace.energy_pj
+    assert chain.at_hand(tight, SIDE_BY_SIDE, planner(ways)) is listed  # once
+    monkeypatch.setattr("poetc.solvers.in_less_ram", lambda *_: None)
+    chain.hints.clear()
+    assert chain.at_hand(tight, SIDE_BY_SIDE, planner(ways)) is None
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_bound_of_ways_in_turn_under_the_order_of_a_list(seed: int) -> None:
     """A list has an order of its own, so that the bounds of ways in turn said nothing there."""
