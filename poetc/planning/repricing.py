@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant
+from poetc.planning.solution import Solution
+from poetc.scheduling import (
+    Objective,
+    OperatorSpec,
+    Paging,
+    PlanError,
+    Problem,
+    ScheduleError,
+    TensorSpec,
+    Variant,
+    verify_parts,
+    verify_plan,
+)
 from poetc.solvers.overlap import as_energy, prices_waiting
 from poetc.solvers.processors import above_idle, relaxed
 
@@ -61,6 +73,19 @@ def carried_to(known: Problem, bound: int, asked: Problem) -> int:
         carried = carried_bound(known, bound, above)
         least = max(least, 0 if carried is None else carried + idle_pj)
     return least
+
+
+def at_prices_of(problem: Problem, known: Solution) -> Solution | None:
+    """The same steps and the same places in RAM at the prices of `problem`; None where they take too long."""
+    try:
+        trace = verify_parts([(problem, known.schedule.actions)])
+        verify_plan(problem, known.schedule, known.plan)
+    except (PlanError, ScheduleError):
+        return None
+    if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
+        return None
+    cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
+    return replace(known, problem=problem).with_proof(replace(known.proof, objective=cost))
 
 
 def _is_looser(known: Problem, other: Problem) -> bool:

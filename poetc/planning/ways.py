@@ -23,7 +23,7 @@ from poetc.planning.order import in_order
 from poetc.planning.overlap import expected_cost, expected_transfer_ns
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several, transfers_ns
-from poetc.planning.repricing import carried_to
+from poetc.planning.repricing import at_prices_of, carried_to
 from poetc.planning.saved import Saved
 from poetc.planning.settings import KERNEL, WAYS
 from poetc.planning.solution import OptionResult, Solution, bound_holds, least_cost
@@ -31,11 +31,8 @@ from poetc.planning.state import everything_on_store, state_fits
 from poetc.planning.streaming import Streaming, without_streams
 from poetc.scheduling import (
     Paging,
-    PlanError,
     Problem,
-    ScheduleError,
     verify_parts,
-    verify_plan,
 )
 from poetc.scheduling.schedule import Compute, PageIn, PageOut, Status
 from poetc.scheduling.scope import ANY, Scope
@@ -158,7 +155,7 @@ class CoreUsage(Reduction[int]):
         if choice == SIDE_BY_SIDE:
             solution = on_several(asked, known, inner)
         else:
-            solution = _at_prices_of(inner.fixed(asked, known), known)
+            solution = at_prices_of(inner.fixed(asked, known), known)
         if solution is None:
             return None
         bound = min(solution.cost, least_cost(asked))
@@ -204,7 +201,10 @@ class CoreUsage(Reduction[int]):
         if is_apart and best is not None:
             costs = {way: self._cost_at_hand(problem, way, planner) for way in order}
             order, is_apart = sorted(order, key=lambda way: costs[way]), False
-        errors: list[InfeasibleError | LimitError] = []
+        errors, put_off = (
+            list[InfeasibleError | LimitError](),
+            set[int](),
+        )  # ways that cost more, until others are solved
         for n, way in enumerate(order):
             if way in hopeless:
                 is_streamed = _streams(asked[way], planner)
@@ -234,6 +234,10 @@ class CoreUsage(Reduction[int]):
                 self._record(hint, bound)
                 best = hint if best is None or self._is_better(hint, best) else best
                 if bound >= (1 - gap) * best.cost:
+                    continue
+                if hint.cost > WAYS.near * best.cost and set(order[n + 1 :]) - hopeless - put_off:
+                    put_off.add(way)
+                    order.append(way)
                     continue
             if best is not None and planner.left_s <= WAYS.worth_share * planner.options.time_limit_s:
                 self.results.setdefault(way, OptionResult(way, None, bound, "no time was left"))
@@ -573,19 +577,6 @@ def _has_steps_of(scope: Scope, known: Solution) -> bool:
     """Whether a scope has the order, the streamed operands and the encodings of `known` alone."""
     same = all((scope.choice(name) or ()) == option for name, option in _operators_of(known).items())
     return same and scope.order == known.proof.scope.order
-
-
-def _at_prices_of(problem: Problem, known: Solution) -> Solution | None:
-    """The same steps and the same places in RAM at the prices of `problem`; None where they take too long."""
-    try:
-        trace = verify_parts([(problem, known.schedule.actions)])
-        verify_plan(problem, known.schedule, known.plan)
-    except (PlanError, ScheduleError):
-        return None
-    if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
-        return None
-    cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
-    return replace(known, problem=problem).with_proof(replace(known.proof, objective=cost))
 
 
 def _streams(problem: Problem, planner: Planner) -> bool:

@@ -512,3 +512,25 @@ def test_bounds_of_one_budget_are_not_those_of_another() -> None:
     again = planner.solve(replace(alone, budget_bytes=much))
     schedule = Planner(options=options, reductions=reductions("auto")).solve(replace(beside, budget_bytes=much))
     assert all(way.least <= schedule.cost for way in again.ways if way.count == SIDE_BY_SIDE)
+
+
+def test_a_way_whose_steps_are_dearer_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNet-50 at 25 % spent the time of the best way on another one."""
+    random = Random(0)
+    beside = replace(several(random, training_problem(random, 5, paging=True), 0), paging=Paging.SYNC)
+    ways = ways_of(beside)
+    dear = tuple(replace(op, energy_pj=op.energy_pj * 12 // 10) for op in ways[THREADS].operators)
+    ways[THREADS] = replace(ways[THREADS], operators=dear)
+    begun, solved = list[int](), CoreUsage._solved
+
+    def recorded(usage: CoreUsage, problem: Problem, way: int, inner: Planner, share: float) -> Solution:
+        begun.append(way)
+        return solved(usage, problem, way, inner, min(share, 0.3))
+
+    monkeypatch.setattr(CoreUsage, "_solved", recorded)
+    monkeypatch.setattr(CoreUsage, "propose", lambda *_: iter((ALONE, THREADS, SIDE_BY_SIDE)))
+    monkeypatch.setattr(CoreUsage, "_least", lambda *_, **__: 0)
+    options = SolveOptions(time_limit_s=6, work_limit_s=0.3, fixed_order=True, gap=1e-9)
+    tight = replace(ways[ALONE], budget_bytes=int(0.55 * keep_all_peak_bytes(ways[ALONE])))
+    Planner(options=options, reductions=reductions("auto", ways=[ways])).solve(tight)
+    assert begun[:2] == [ALONE, SIDE_BY_SIDE]
