@@ -8,6 +8,7 @@ recomputation in the cheap banks, or more use of the dear ones.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from dataclasses import replace
@@ -39,7 +40,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Proof, Status
 from poetc.scheduling.scope import ANY
-from poetc.solvers.banks import Order, Placed, place_in_banks, placement_bound, relaxed, unplaceable
+from poetc.solvers.banks import Crossing, Order, Placed, Repeat, place_in_banks, placement_bound, relaxed, unplaceable
 
 ONCE = "every operator once"
 WAITING = "tensors that wait for a reader compete with those that are read"
@@ -148,6 +149,12 @@ class _InBanks:
         sizes = (least + int(share * (most - least)) for share in BANK.between)
         return [size for size in dict.fromkeys(sizes) if problem.base_bytes < size < most]
 
+    @functools.cached_property
+    def crossing(self) -> Crossing:
+        """The bound on all placements."""
+        work_s = BANK.bound_share * self.planner.options.work_limit_s
+        return placement_bound(self.problem, time_limit_s=self._clock_s(BANK.bound_share), work_s=work_s)
+
     def _clock_s(self, share: float) -> float:
         """How long a stage with that share of the work may last on the clock."""
         return min(BANK.patience * share * self.limit_s, max(self.planner.left_s, share * self.limit_s))
@@ -179,11 +186,12 @@ class _InBanks:
         sizes = {
             k: sum(self.problem.tensors[t].size_bytes for t in o.outputs) for k, o in enumerate(self.problem.operators)
         }
-        choices = sorted((k for k in executed if order.away(k) is not None), key=lambda k: (-sizes[k], k))
+        aways = [(sizes[k] * (then - first), k, then) for k in executed for first, then in order.away(k)]
+        choices = [(k, then) for _, k, then in sorted(aways, key=lambda a: (-a[0], a[1:]))]
         least: int | None = None
-        repeats = frozenset[int]()
+        repeats = frozenset[Repeat]()
 
-        def is_better(trial: frozenset[int]) -> bool:
+        def is_better(trial: frozenset[Repeat]) -> bool:
             nonlocal least, repeats
             schedule = replace(first.schedule, actions=order.repeating(trial))
             cost = self._take(replace(first, schedule=schedule))
@@ -193,14 +201,15 @@ class _InBanks:
             return True
 
         is_better(repeats)
-        is_better(frozenset(k for k in choices if executed[k] > 1))
+        is_better(order.repeats_in(actions))
+        is_better(order.repeats_after(self.crossing.repeats))
         improves, most_s = True, self.spent_s + BANK.repeat_share * self.planner.options.work_limit_s
         while improves:
             improves = False
-            for k in choices:
+            for choice in choices:
                 if self.spent_s >= most_s or self.planner.left_s <= 0:
                     return
-                improves |= is_better(repeats ^ {k})
+                improves |= is_better(repeats ^ {choice})
 
     def _take(self, plain: Solution) -> int | None:
         """Keep `plain` with banks, if it packs and is the cheapest so far. Its cost in banks, packed or not."""
@@ -279,9 +288,7 @@ class _InBanks:
         bound, scope, method = min(proof.bound, best.cost), proof.scope.with_choice(Banks.name, ANY), proof.method
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
             bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), everything(), ONCE
-        work_s = BANK.bound_share * self.planner.options.work_limit_s
-        competing = placement_bound(self.problem, time_limit_s=self._clock_s(BANK.bound_share), work_s=work_s)
-        competing = min(competing, best.cost)
+        competing = min(self.crossing.least, best.cost)
         if competing > bound:
             bound, scope, method = competing, everything(), WAITING
         status = Status.LIMIT

@@ -5,6 +5,6 @@ schedules with some recomputation. More of it, and paging, are left to solvers f
 """
 
 from poetc.solvers.banks.bounds import relaxed
-from poetc.solvers.banks.crossing import placement_bound
+from poetc.solvers.banks.crossing import Crossing, placement_bound
 from poetc.solvers.banks.placing import Placed, place_in_banks, unplaceable
-from poetc.solvers.banks.repeating import Order
+from poetc.solvers.banks.repeating import Order, Repeat

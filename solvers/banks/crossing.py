@@ -31,37 +31,52 @@ Terms = list[tuple[int, float]]
 At = tuple[int, int | None]  # columns of a tensor at an instant: in a dear bank, and nowhere; None: it is there
 
 
-def placement_bound(problem: Problem, *, time_limit_s: float, work_s: float | None = None) -> int:
-    """The least cost of a schedule in any banks, in the unit of the objective.
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """`least`: no schedule costs less in any banks, in the unit of the objective.
 
-    0 where nothing is found in time, or nothing is known: for times where transfers overlap compute. `work_s`: for each
-    MIP, in seconds of a usual machine; the time limit unless given. The clock ends it only where that is much slower.
+    `repeats`: operators that are executed again where that is reached, each with those at which an output is nowhere.
+    """
+
+    least: int = 0
+    repeats: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+def placement_bound(problem: Problem, *, time_limit_s: float, work_s: float | None = None) -> Crossing:
+    """The least cost of a schedule in any banks.
+
+    It is 0 where nothing is found in time, or nothing is known: for times where transfers overlap compute. `work_s`:
+    for each MIP, in seconds of a usual machine; the time limit unless given. The clock ends it only where that is much
+    slower.
     """
     overlaps = problem.paging is Paging.DMA and problem.objective is Objective.TIME
     if not problem.banks or overlaps:
-        return 0
+        return Crossing()
     order = sorted(range(len(problem.banks)), key=lambda b: (_price(problem, problem.banks[b]), b))
-    bound, work_s = 0, time_limit_s if work_s is None else work_s
+    best, work_s = Crossing(), time_limit_s if work_s is None else work_s
     for count in range(1, len(order)):
         below, above = (_price(problem, problem.banks[order[count - 1 + k]]) for k in (0, 1))
         if below < above:
-            bound = max(bound, _bound(problem, order[:count], order[count:], time_limit_s, work_s))
-    return bound
+            found = _bound(problem, order[:count], order[count:], time_limit_s, work_s)
+            best = max(best, found, key=lambda c: c.least)
+    return best
 
 
-def _bound(problem: Problem, cheap: list[int], dear: list[int], time_limit_s: float, work_s: float) -> int:
+def _bound(problem: Problem, cheap: list[int], dear: list[int], time_limit_s: float, work_s: float) -> Crossing:
     started = time.monotonic()
     model = _Model(_Classes(problem, cheap, dear), _Graph(problem))
     mip = model.mip
     if mip.entries > LARGEST:
-        return 0
+        return Crossing()
     bound, rounds = 0.0, rounds_within(work_s, mip.entries)
+    repeats: tuple[tuple[int, tuple[int, ...]], ...] = ()
     for relax in (True, False):  # the LP is fast, and holds where the MIP is not solved in time
         left_s = time_limit_s - (time.monotonic() - started)
         if relax or (rounds and left_s > 0.0):
             answer = mip.solve(time_limit_s=max(0.1, left_s), relax=relax, max_nodes=rounds, max_rounds=rounds)
             bound = max(bound, 0.0 if answer.infeasible or math.isinf(answer.bound) else answer.bound)
-    return max(0, math.ceil((bound - SAFE) / model.scale))
+            repeats = repeats if answer.values is None else tuple(model.repeats_of((answer.values > 0.5).tolist()))
+    return Crossing(max(0, math.ceil((bound - SAFE) / model.scale)), repeats)
 
 
 def _read(problem: Problem, bank: BankSpec) -> float:
@@ -508,6 +523,16 @@ class _Model:
         self._row([(dear_j, -1.0), (dear_k, 1.0), *less_j, *more_k], _known(arrives, again, page))
         if more_k:
             self._row([*more_k, *less_j], _known(again, page))
+
+    def repeats_of(self, chosen: list[bool]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Operators that are executed again, with the instants at which one of their outputs waits nowhere."""
+        nowhere: dict[int, list[int]] = {}
+        for k in self.instants:
+            for t in self.graph.waiting(k):
+                column = self.at.get((k, t), (0, None))[1]
+                if column is not None and chosen[column] and t in self.graph.maker:
+                    nowhere.setdefault(self.graph.maker[t], []).append(k)
+        yield from ((j, tuple(nowhere[j])) for j, c in self.repeats.items() if chosen[c] and j in nowhere)
 
     def _room(self, k: int) -> None:
         """The cheap banks hold operands, the workspace, tensors that wait, and state."""

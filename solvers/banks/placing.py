@@ -146,6 +146,8 @@ class _Placement:
         self.full = self._full_steps()
         self.mip, self.times = Mip(), dict[int, float]()
         self.held: dict[tuple[int, int], dict[int, float]] = {}  # by bank and step, bytes by column
+        self.between: dict[tuple[int, int], dict[int, float]] = {}  # likewise of copies behind a step
+        self.lies: list[list[tuple[int, Columns]]] = []  # by stay: from which step on it is where
         self.first: dict[int, Columns] = {}  # by tensor, or by the first version of state: where it arrives
         self.workspaces: dict[int, list[Columns]] = {}  # by operator, one a kernel
         self.places: list[list[Columns]] = []  # by stay and access
@@ -220,7 +222,8 @@ class _Placement:
         mip = self.mip
         scale = COST_SCALE / max(1.0, sum(map(abs, mip.cost)))
         mip.cost = [c * scale for c in mip.cost]
-        for (bank, _), held in self.held.items():
+        self._keep_between()
+        for (bank, _), held in (*self.held.items(), *self.between.items()):
             mip.row(list(held), [v / UNIT for v in held.values()], upper=self.budgets[bank] / UNIT)
         if self.slack_ps is not None:
             mip.row(list(self.times), [v / 1e6 for v in self.times.values()], upper=self.slack_ps / 1e6)
@@ -270,6 +273,8 @@ class _Placement:
         is_large = tensor.size_bytes >= LEAST_MOVED * min(self.budgets)
         may_move = self.copies and is_large and not is_fixed and tensor.size_bytes == stay.size_bytes
         now, last, places = self.first[key], stay.start - 1, list[Columns]()
+        lies = [(stay.start, now)]
+        self.lies.append(lies)
         for step in stay.accesses:
             if places and may_move and step - last > LEAST_ABSENCE:
                 absent, then = self._choice(), self._choice()
@@ -278,6 +283,7 @@ class _Placement:
                 self._copies(stay.tensor, now, absent, last)
                 self._copies(stay.tensor, absent, then, step - 1)
                 now = then
+                lies += [(last + 1, absent), (step, now)]
             else:
                 self._hold(now, stay.size_bytes, last + 1, step - 1)
             self._hold(now, stay.size_bytes, step, step)
@@ -289,7 +295,7 @@ class _Placement:
         return places
 
     def _copies(self, t: int, source: Columns, target: Columns, step: int) -> None:
-        """From one bank to another behind a step. Both places are taken then."""
+        """From one bank to another behind a step, and behind the frees there. Both places are taken then."""
         tensor, ways = self.problem.tensors[t], dict[Pair, int]()
         for a, b in itertools.product(self.banks, self.banks):
             ways[a, b] = column = self.mip.column(integer=False)
@@ -300,11 +306,19 @@ class _Placement:
                 self._add_price(column, time_ps, energy_fj)
                 self.copied.append((column, step + 1, t, b))
                 if step in self.full[b]:
-                    self.held.setdefault((b, step), {})[column] = size
+                    self.between.setdefault((b, step), {})[column] = size
         for bank in self.banks:
             leaving, arriving = [ways[bank, b] for b in self.banks], [ways[a, bank] for a in self.banks]
             for columns, end in ((leaving, source), (arriving, target)):
                 self.mip.row([*columns, end[bank]], [*[1.0] * len(columns), -1.0], 0.0, 0.0)
+
+    def _keep_between(self) -> None:
+        """Beside a copy is all that is there before and after it."""
+        for (b, step), held in self.between.items():
+            for stay, lies in zip(self.stays, self.lies, strict=True):
+                if stay.start <= step < stay.end:
+                    columns = next(own for begin, own in reversed(lies) if begin <= step)
+                    held[columns[b]] = held.get(columns[b], 0.0) + stay.size_bytes
 
     def _workspace(self, step: int, k: int) -> None:
         """One of the kernels of operator `k`, with its workspace in a bank."""

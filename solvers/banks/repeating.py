@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from poetc.scheduling import Action, Compute, Problem, complete
 
+Repeat = tuple[int, int]  # an operator, and the place of the reader before which it is executed again
+
 
 class Order:
     """An order in which every operator is executed once."""
@@ -30,33 +32,52 @@ class Order:
                 if p.required:
                     self.lost_at[p.input] = n
 
-    def away(self, k: int) -> tuple[int, int] | None:
-        """The longest time for which nothing reads an output of operator `k`: the places of the accesses around it."""
+    def away(self, k: int) -> list[tuple[int, int]]:
+        """Times in which nothing reads an output of operator `k`, the longest first: places of the accesses around."""
         problem, operator = self.problem, self.problem.operators[k]
         outputs = [t for t in operator.outputs if len(self.uses[t]) > 1]
         if not operator.recomputable or not outputs or any(t in self.lost_at for t in operator.outputs):
-            return None
-        uses = sorted({n for t in outputs for n in self.uses[t]})
+            return []
         if any(problem.tensors[t].final for t in operator.outputs):
-            return None
-        first, then = max(itertools.pairwise(uses), key=lambda pair: pair[1] - pair[0], default=(0, 0))
-        if then - first < 2 or any(self.lost_at.get(t, then) < then for t in operator.inputs):
-            return None
-        return first, then
+            return []
+        uses = sorted({n for t in outputs for n in self.uses[t]})
+        lost = min((self.lost_at.get(t, len(self.order)) for t in operator.inputs), default=len(self.order))
+        long = [(first, then) for first, then in itertools.pairwise(uses) if then - first >= 2 and then <= lost]
+        return sorted(long, key=lambda pair: (pair[0] - pair[1], pair))
 
-    def repeating(self, repeats: Iterable[int]) -> tuple[Action, ...]:
-        """The actions, with a second execution of each of `repeats`, which have a time `away`."""
-        times = {
-            k: away for k in sorted(set(repeats), key=self.place.__getitem__) if (away := self.away(k)) is not None
-        }
-        back = {k: then for k, (_, then) in times.items()}
-        for k in reversed(times):  # readers first: an input comes back no later than its reader
-            for t in self.problem.operators[k].inputs:
-                maker = self.maker.get(t)
-                if maker in back and times[maker][0] < back[k]:
-                    back[maker] = min(back[maker], back[k])
+    def repeats_in(self, actions: Iterable[Action]) -> frozenset[Repeat]:
+        """The repeats that come nearest to those in a schedule."""
+        repeats, seen = set[Repeat](), set[int]()
+        for action in actions:
+            if isinstance(action, Compute) and action.operator in seen:
+                k = action.operator
+                thens = [then for _, then in self.away(k) if then >= len(seen)]
+                repeats |= {(k, min(thens))} if thens else set()
+            elif isinstance(action, Compute):
+                seen.add(action.operator)
+        return frozenset(repeats)
+
+    def repeats_after(self, nowhere: Iterable[tuple[int, tuple[int, ...]]]) -> frozenset[Repeat]:
+        """Repeats of operators, each behind the others at which an output of it is not in RAM."""
+        repeats = set[Repeat]()
+        for k, others in nowhere:
+            thens = [then for _, then in self.away(k) if then > max(self.place[j] for j in others)]
+            repeats |= {(k, min(thens))} if thens else set()
+        return frozenset(repeats)
+
+    def repeating(self, repeats: Iterable[Repeat]) -> tuple[Action, ...]:
+        """The actions, with another execution for each of `repeats`, whose time is one `away`."""
+        items = sorted(set(repeats), key=lambda r: (self.place[r[0]], r[1]))
+        since = {(k, then): first for k in {k for k, _ in items} for first, then in self.away(k)}
+        back = {r: r[1] for r in items}
+        for r in reversed(items):  # readers first: an input comes back no later than its reader
+            makers = {self.maker.get(t) for t in self.problem.operators[r[0]].inputs}
+            for other in items:
+                if other[0] in makers and since[other] < back[r]:
+                    back[other] = min(back[other], back[r])
         at: dict[int, list[int]] = {}
-        for k in times:  # in order
-            at.setdefault(back[k], []).append(k)
+        for r in items:  # in order
+            if r[0] not in at.setdefault(back[r], []):
+                at[back[r]].append(r[0])
         sequence = [k for n, own in enumerate(self.order) for k in (*at.get(n, ()), own)]
         return complete(self.problem, [Compute(k) for k in sequence])
