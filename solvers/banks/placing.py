@@ -146,13 +146,11 @@ class _Placement:
         self.full = self._full_steps()
         self.mip, self.times = Mip(), dict[int, float]()
         self.held: dict[tuple[int, int], dict[int, float]] = {}  # by bank and step, bytes by column
-        self.between: dict[tuple[int, int], dict[int, float]] = {}  # likewise of copies behind a step
-        self.lies: list[list[tuple[int, Columns]]] = []  # by stay: from which step on it is where
         self.first: dict[int, Columns] = {}  # by tensor, or by the first version of state: where it arrives
         self.workspaces: dict[int, list[Columns]] = {}  # by operator, one a kernel
         self.places: list[list[Columns]] = []  # by stay and access
         self.absent: list[tuple[int, Columns]] = []  # stays with columns between two accesses
-        self.copied: list[tuple[int, int, int, int]] = []  # column, next step, tensor, bank
+        self.copied: list[tuple[int, int, bool, int, int]] = []  # column, next step, whether it returns, tensor, bank
         self.shared: dict[tuple[int, Pair], Columns] = {}  # by step: the bank where an output is in place
 
     def _read(self, actions: Iterable[Action]) -> None:
@@ -222,8 +220,7 @@ class _Placement:
         mip = self.mip
         scale = COST_SCALE / max(1.0, sum(map(abs, mip.cost)))
         mip.cost = [c * scale for c in mip.cost]
-        self._keep_between()
-        for (bank, _), held in (*self.held.items(), *self.between.items()):
+        for (bank, _), held in self.held.items():
             mip.row(list(held), [v / UNIT for v in held.values()], upper=self.budgets[bank] / UNIT)
         if self.slack_ps is not None:
             mip.row(list(self.times), [v / 1e6 for v in self.times.values()], upper=self.slack_ps / 1e6)
@@ -273,17 +270,14 @@ class _Placement:
         is_large = tensor.size_bytes >= LEAST_MOVED * min(self.budgets)
         may_move = self.copies and is_large and not is_fixed and tensor.size_bytes == stay.size_bytes
         now, last, places = self.first[key], stay.start - 1, list[Columns]()
-        lies = [(stay.start, now)]
-        self.lies.append(lies)
         for step in stay.accesses:
             if places and may_move and step - last > LEAST_ABSENCE:
                 absent, then = self._choice(), self._choice()
                 self.absent.append((s, absent))
                 self._hold(absent, stay.size_bytes, last + 1, step - 1)
-                self._copies(stay.tensor, now, absent, last)
-                self._copies(stay.tensor, absent, then, step - 1)
+                self._copies(stay.tensor, now, absent, last, returns=False)
+                self._copies(stay.tensor, absent, then, step - 1, returns=True)
                 now = then
-                lies += [(last + 1, absent), (step, now)]
             else:
                 self._hold(now, stay.size_bytes, last + 1, step - 1)
             self._hold(now, stay.size_bytes, step, step)
@@ -294,8 +288,11 @@ class _Placement:
         self._hold(now, stay.size_bytes, last + 1, stay.end)
         return places
 
-    def _copies(self, t: int, source: Columns, target: Columns, step: int) -> None:
-        """From one bank to another behind a step, and behind the frees there. Both places are taken then."""
+    def _copies(self, t: int, source: Columns, target: Columns, step: int, *, returns: bool) -> None:
+        """From one bank to another behind a step. Both places are taken then.
+
+        One that `returns` comes last, behind the frees there. So both count with the next step, its target by itself.
+        """
         tensor, ways = self.problem.tensors[t], dict[Pair, int]()
         for a, b in itertools.product(self.banks, self.banks):
             ways[a, b] = column = self.mip.column(integer=False)
@@ -304,21 +301,14 @@ class _Placement:
                 time_ps = (old.read_ps_per_byte + new.write_ps_per_byte) * size + 1000 * (tensor.move_ns or 0)
                 energy_fj = (old.read_fj_per_byte + new.write_fj_per_byte) * size + 1000 * tensor.move_pj
                 self._add_price(column, time_ps, energy_fj)
-                self.copied.append((column, step + 1, t, b))
-                if step in self.full[b]:
-                    self.between.setdefault((b, step), {})[column] = size
+                self.copied.append((column, step + 1, returns, t, b))
+                bank, beside = (a, step + 1) if returns else (b, step)
+                if beside in self.full[bank]:
+                    self.held.setdefault((bank, beside), {})[column] = size
         for bank in self.banks:
             leaving, arriving = [ways[bank, b] for b in self.banks], [ways[a, bank] for a in self.banks]
             for columns, end in ((leaving, source), (arriving, target)):
                 self.mip.row([*columns, end[bank]], [*[1.0] * len(columns), -1.0], 0.0, 0.0)
-
-    def _keep_between(self) -> None:
-        """Beside a copy is all that is there before and after it."""
-        for (b, step), held in self.between.items():
-            for stay, lies in zip(self.stays, self.lies, strict=True):
-                if stay.start <= step < stay.end:
-                    columns = next(own for begin, own in reversed(lies) if begin <= step)
-                    held[columns[b]] = held.get(columns[b], 0.0) + stay.size_bytes
 
     def _workspace(self, step: int, k: int) -> None:
         """One of the kernels of operator `k`, with its workspace in a bank."""
@@ -481,7 +471,7 @@ class _Placement:
             kernels[k] = max(range(len(of_kernels)), key=lambda n, own=of_kernels: (max(values[c] for c in own[n]), -n))  # type: ignore[misc]
             workspace_banks[k] = bank_of(of_kernels[kernels[k]])
         copies: dict[int, list[Action]] = {}
-        for column, step, t, bank in self.copied:
+        for column, step, _, t, bank in sorted(self.copied, key=lambda c: c[2]):
             if values.get(column, 0.0) > 0.5:
                 copies.setdefault(step, []).append(Move(t, bank))
         actions, taken = list[Action](), set[int]()
