@@ -57,8 +57,8 @@ def placement_bound(problem: Problem, *, time_limit_s: float, work_s: float | No
     for count in range(1, len(order)):
         below, above = (_price(problem, problem.banks[order[count - 1 + k]]) for k in (0, 1))
         if below < above:
-            found = _bound(problem, order[:count], order[count:], time_limit_s, work_s)
-            best = max(best, found, key=lambda c: c.least)
+            own = _bound(problem, order[:count], order[count:], time_limit_s, work_s)
+            best = max(best, own, key=lambda c: c.least)
     return best
 
 
