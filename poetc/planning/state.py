@@ -37,7 +37,7 @@ from poetc.scheduling import (
     unchanged_state,
     without_moves,
 )
-from poetc.scheduling.schedule import Schedule, Status
+from poetc.scheduling.schedule import Schedule, Status, first_executions
 from poetc.scheduling.scope import ANY, Option, Repetition, Scope
 from poetc.solvers.poetc.options import Ladders
 
@@ -65,6 +65,7 @@ class StatePlacement(Reduction[Placement]):
             raise UsageError(f"--state {mode}: there are {', '.join(STATES)}")
         self.mode = mode
         self.begun: dict[tuple[Problem, bool], _Begun] = {}  # by problem, and whether its order is fixed
+        self.ended: dict[tuple[Problem, bool], _Ended] = {}  # likewise, where nothing is placed
         self.ladders: Ladders = {}
 
     def is_open(self, problem: Problem) -> bool:
@@ -142,13 +143,26 @@ class StatePlacement(Reduction[Placement]):
         if not self.is_open(problem):
             least_bytes = planner.lower_bound_bytes(problem)
             try:
-                return self._placed_alike(problem, problem, _with(planner, problem, least_bytes).solve(problem))
+                return self._placed_alike(problem, problem, self._going_on(problem, planner, least_bytes))
             except InfeasibleError:
                 everywhere = everything_on_store(problem)
                 if solvers.lower_bound_bytes(everywhere) > problem.budget_bytes or not movable_state(problem):
                     raise
             planner.progress("nothing fits with all state in RAM")
         return _OpenPlacement(self, problem, planner.part(_left_s(planner))).solve()
+
+    def _going_on(self, problem: Problem, planner: Planner, least_bytes: int) -> Solution:
+        """The solution with all state in RAM. A second search goes on where the first one ended, in its order."""
+        key, inner = (problem, planner.options.fixed_order), _with(planner, problem, least_bytes)
+        known = self.ended.get(key)
+        if known is None or inner.warm_start.to_beat is not None:
+            solution = inner.solve(problem)
+        else:
+            part = inner.part(inner.left_s, fixed_order=True, seed=inner.options.seed + 1)
+            part = part.with_warm_start(start=known.schedule, proven=known.proven)
+            solution = with_own_order(known.order, part.solve(in_order(problem, known.order)))
+        self.ended[key] = _ended(problem, solution)
+        return solution
 
     def usual(self, problem: Problem) -> Problem:
         """All state in one place, for solvers that cannot choose: in RAM if that can fit, else on the store.
@@ -233,6 +247,27 @@ def _with(planner: Planner, problem: Problem, least_bytes: int | None = None) ->
 def _left_s(planner: Planner) -> float:
     """The rest of the time limit, whose whole the work limit was, or a little more."""
     return max(planner.left_s, min(STATE.floor_s, STATE.floor_share * planner.options.work_limit_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A solve with nothing left open: its schedule, without moves, and the bound for its order.
+
+    Both are of the problem in that order.
+    """
+
+    order: tuple[int, ...]
+    schedule: Schedule
+    proven: int
+
+
+def _ended(problem: Problem, solution: Solution) -> _Ended:
+    """The knowledge that a later solve of the problem begins with."""
+    schedule, scope = without_moves(problem, solution.schedule), solution.proof.scope
+    order = first_executions(schedule.actions)
+    about_it = scope.order == order and scope.repetition is Repetition.ANY and not scope.choices
+    place = tuple(sorted(range(len(order)), key=order.__getitem__))
+    return _Ended(order, solvers.restored(schedule, place), solution.proof.bound if about_it else 0)
 
 
 @dataclass(slots=True)

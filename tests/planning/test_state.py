@@ -35,7 +35,9 @@ from poetc.scheduling import (
     stored_state,
     unchanged_state,
     verify,
+    without_moves,
 )
+from poetc.scheduling.schedule import first_executions
 from poetc.solvers import PlacementSearch, min_budget
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -434,6 +436,36 @@ def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.Mon
 
 
 @pytest.mark.long
+def test_a_problem_without_a_choice_solved_again_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second solve begins with the first one's schedule and bound, in its order."""
+    asked: list[tuple[Problem, SolveOptions]] = []
+    solve_plain = solvers.solve
+
+    def recorded(problem: Problem, solver: str, options: SolveOptions, progress: Any = None) -> Any:
+        asked.append((problem, options))
+        return solve_plain(problem, solver, options, progress)
+
+    monkeypatch.setattr(solvers, "solve", recorded)
+    monkeypatch.setattr(StatePlacement, "is_open", lambda self, problem: False)
+    own = training_problem(Random(0), 10, paging=True), random_dag(Random(1), 9, paging=True)
+    other_order = 0
+    for problem in (with_budget(own[0], 0.5), with_budget(own[1], 0.25)):
+        chain = planner("auto", options=SolveOptions(time_limit_s=60.0, work_limit_s=0.02, gap=0.0))
+        first = chain.solve(problem)
+        asked.clear()
+        again = chain.part(60.0).solve(problem)
+        same, options = asked[0]
+        order = first_executions(first.schedule.actions)
+        start = warm_start_of(options).start
+        assert same == solvers.reordered(problem, order) and options.fixed_order
+        assert start is not None and start.proof.objective == without_moves(problem, first.schedule).proof.objective
+        assert warm_start_of(options).proven == first.proof.bound
+        assert again.cost <= first.cost and again.proof.bound >= first.proof.bound
+        assert verify(again.problem, again.schedule).energy_pj == again.cost
+        other_order += order != tuple(range(len(order)))
+    assert other_order > 0
+
+
 def test_a_problem_solved_again_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same order and bound, and with the cuts of its last relaxation."""
     orders: list[Problem] = []
