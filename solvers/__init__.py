@@ -15,6 +15,7 @@ from poetc.solvers.interface import (
 )
 from poetc.solvers.poetc.bounds.ladder import has_wide_gap
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
+from poetc.solvers.poetc.lists import race_of_lists
 from poetc.solvers.poetc.options import EngineOptions, WarmStart
 from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
@@ -55,6 +56,7 @@ __all__ = [
     "lower_bound_bytes",
     "min_budget",
     "phased_bound",
+    "race_of_lists",
     "reordered",
     "restored",
     "shortest_ns",

@@ -23,6 +23,7 @@ from poetc.planning.order import in_order
 from poetc.planning.overlap import expected_cost, expected_transfer_ns
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several, transfers_ns
+from poetc.planning.raced import raced_on_several, worth_racing
 from poetc.planning.repricing import at_prices_of, carried_to
 from poetc.planning.saved import Saved
 from poetc.planning.settings import KERNEL, WAYS
@@ -79,6 +80,7 @@ class CoreUsage(Reduction[int]):
         self.beaten: list[tuple[int, Solution]] = []  # ways, with schedules dearer than steps at hand, and their bounds
         self.in_turn: Solution | None = None  # the cheapest one whose operators run in turn
         self.hints: dict[int, tuple[Solution, Solution | None]] = {}  # by way: steps in turn, and as listed there
+        self.raced: Solution | None = None  # operators side by side, from a race that is judged by its lists
         self.barred: set[int] = set()  # ways in which no schedule fits
         self.in_order: dict[object, int] = {}  # bounds by way, order and streamed operands
 
@@ -153,7 +155,8 @@ class CoreUsage(Reduction[int]):
         """The steps of `known` in another way."""
         asked, inner = self.fix(problem, choice), planner.inner
         if choice == SIDE_BY_SIDE:
-            solution = on_several(asked, known, inner)
+            lists = [s for s in (on_several(asked, known, inner), self.raced) if s is not None]
+            solution = min(lists, key=lambda s: s.cost, default=None)
         else:
             solution = at_prices_of(inner.fixed(asked, known), known)
         if solution is None:
@@ -180,7 +183,7 @@ class CoreUsage(Reduction[int]):
         self.hints.clear()
         self.barred.clear()
         self.in_order.clear()
-        self.in_turn = None
+        self.in_turn = self.raced = None
         best = self._bounded(problem, self._cheapest(problem, planner), planner)
         return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))
 
@@ -201,10 +204,10 @@ class CoreUsage(Reduction[int]):
         if is_apart and best is not None:
             costs = {way: self._cost_at_hand(problem, way, planner) for way in order}
             order, is_apart = sorted(order, key=lambda way: costs[way]), False
-        errors, put_off = (
-            list[InfeasibleError | LimitError](),
-            set[int](),
-        )  # ways that cost more, until others are solved
+        errors, put_off = list[InfeasibleError | LimitError](), set[int]()  # ways that cost more wait for the others
+        beside = None if SIDE_BY_SIDE in hopeless else asked.get(SIDE_BY_SIDE)
+        is_raced = beside is not None and worth_racing(beside)
+        for_lists_s = WAYS.lists_share * planner.options.time_limit_s if is_raced else 0.0
         for n, way in enumerate(order):
             if way in hopeless:
                 is_streamed = _streams(asked[way], planner)
@@ -245,11 +248,12 @@ class CoreUsage(Reduction[int]):
             if errors and best is None and planner.left_s <= -WAYS.late_share * planner.options.time_limit_s:
                 self.results.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
+            lists_s = 0.0 if way == SIDE_BY_SIDE or SIDE_BY_SIDE not in order[n + 1 :] else for_lists_s
             rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way] and not is_apart]
             rivals = [w for w in rivals if not costs or costs[w] <= WAYS.near * costs[way]]
             share = 1 / (1 + len(rivals))
             try:
-                solution = self._solved(problem, way, planner, share)
+                solution = self._solved(problem, way, planner, share, lists_s)
             except (InfeasibleError, LimitError) as error:
                 outcome = "does not fit" if isinstance(error, InfeasibleError) else "nothing found"
                 self.results.setdefault(way, OptionResult(way, None, bound, outcome))
@@ -265,6 +269,10 @@ class CoreUsage(Reduction[int]):
             self._record(own, bound)
             if best is None or self._is_better(own, best) or self.option(best) == way:
                 best = own
+            if lists_s and not best.is_close(gap) and self.in_turn is not None:  # before more bounds, which take long
+                planner.progress("a race of lists side by side")
+                self.raced, for_lists_s = raced_on_several(asked[SIDE_BY_SIDE], self.in_turn, planner.inner), 0.0
+                self.hints.pop(SIDE_BY_SIDE, None)
         if best is None:
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
@@ -324,10 +332,10 @@ class CoreUsage(Reduction[int]):
         least = min(expected_pj(p, pages_pj(p)) for p in in_turn)
         return expected_pj(apart[0], pages_pj(apart[0])) < (1 - WAYS.apart_saves) * least
 
-    def _solved(self, problem: Problem, way: int, planner: Planner, share: float) -> Solution:
-        """With that share of the work limit, and of the time that is left."""
+    def _solved(self, problem: Problem, way: int, planner: Planner, share: float, aside_s: float = 0.0) -> Solution:
+        """With that share of the work limit, and of the time that is left, but for `aside_s`."""
         asked = self.fix(problem, way)
-        seconds = min(planner.left_s, WAYS.patience * share * planner.left_s)
+        seconds = min(planner.left_s - aside_s, WAYS.patience * share * planner.left_s)
         least_s = WAYS.least_share * planner.options.time_limit_s
         work_s = share * planner.options.work_limit_s
         part = planner.inner.part(max(seconds, least_s), work_limit_s=work_s)

@@ -320,6 +320,18 @@ class NeighbourhoodSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ListSettings:
+    """A race whose schedules are judged by their lists side by side (`lists`)."""
+
+    transfers: float = 0.7  # of the idle power, in the price of a transfer: work hides the rest
+    work: float = 0.85  # of it, in the price of an operator: others run beside it
+    shares: tuple[float, ...] = (0.995, 0.97)  # of the budget, in turn
+    first: float = 0.5  # of the work, for all races: the one with the cheapest list has the rest
+    near: float = 1.06  # times the least price so far: dearer schedules are not listed
+    list_s: float = 9e-5  # the work of a list, an action
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateSettings:
     """Schedules from elsewhere than the race (`candidates`)."""
 
@@ -403,6 +415,7 @@ FLATTEN = FlattenSettings()
 UNWRITTEN = UnwrittenSettings()
 NESTED = NestedSettings()
 NEIGHBOURHOODS = NeighbourhoodSettings()
+LISTS = ListSettings()
 CANDIDATES = CandidateSettings()
 HEURISTICS = HeuristicSettings()
 SMALLEST_BUDGET = SmallestBudgetSettings()

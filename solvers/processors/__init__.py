@@ -29,5 +29,11 @@ from poetc.solvers.processors.placing import (
     weight_gradients,
     without_long_transfers,
 )
-from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side
+from poetc.solvers.processors.side_by_side import (
+    estimate,
+    estimate_in_ram,
+    one_after_another,
+    scheduled,
+    side_by_side,
+)
 from poetc.solvers.processors.twice import repeated_elsewhere

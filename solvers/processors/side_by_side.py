@@ -98,15 +98,15 @@ def side_by_side(
 
 def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int]:
     """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
-    roomy = replace(problem, budget_bytes=ROOMY_BYTES)
-    schedule = _List(roomy, actions, placement, 32, 32, False)
-    schedule.run()
-    energy_fj = 0
-    for k, operator in enumerate(problem.operators):
-        time_ns, own_pj = operator.cost_on(placement[k]) or (0, 0)
-        energy_fj += 1000 * own_pj - problem.processors[placement[k]].idle_uw * time_ns
-    late_ns, cost, _ = _rank(problem, schedule.waiting_fj + energy_fj, schedule.finish_ns)
-    return late_ns, cost
+    listing = _List(replace(problem, budget_bytes=ROOMY_BYTES), actions, placement, 32, 32, False)
+    listing.run()
+    return _rank(problem, listing.energy_fj, listing.finish_ns)[:2]
+
+
+def estimate_in_ram(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int] | None:
+    """The same for one list within the RAM, by another rule; None where it does not fit."""
+    listing = _List(problem, actions, placement, *RULES[3])
+    return None if listing.run() is None else _rank(problem, listing.energy_fj, listing.finish_ns)[:2]
 
 
 def _rank(problem: Problem, energy_fj: int, time_ns: int) -> tuple[int, int, int]:
@@ -384,6 +384,22 @@ class _List:
         specs = self.problem.processors
         above = (ns * (p.active_uw - p.idle_uw) for p, ns in zip(specs, self.hand_over_ns, strict=True))
         return self.finish_ns * sum(p.idle_uw for p in specs) + sum(above)
+
+    @property
+    def energy_fj(self) -> int:
+        """The energy of all actions, of idling and of hand-overs."""
+        specs, tensors, energy_fj = self.problem.processors, self.problem.tensors, self.waiting_fj
+        for item in self.items:
+            decision, own_pj = item.decision, 0
+            if isinstance(decision, Compute):
+                own_pj = (self.problem.operators[decision.operator].cost_on(item.processor) or (0, 0))[1]
+            elif isinstance(decision, PageOut):
+                own_pj = tensors[decision.tensor].page_out_pj
+            else:
+                own_pj = tensors[decision.tensor].page_in_pj
+            waits = isinstance(decision, Compute) or self.problem.paging is Paging.SYNC
+            energy_fj += 1000 * own_pj - waits * specs[item.processor].idle_uw * item.duration_ns
+        return energy_fj
 
     def _oldest_first(self) -> list[int]:
         """The stays that nobody needs any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -14,6 +15,7 @@ from poetc.scheduling import (
     Compute,
     Elsewhere,
     InPlace,
+    Objective,
     PageIn,
     Paging,
     Problem,
@@ -27,7 +29,8 @@ from poetc.scheduling import (
     verify_plan,
     without_moves,
 )
-from poetc.solvers import solve
+from poetc.solvers import race_of_lists, solve
+from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.processors import (
     as_ready,
     heft,
@@ -35,7 +38,7 @@ from poetc.solvers.processors import (
     shortest_ns,
     side_by_side,
 )
-from poetc.solvers.processors.side_by_side import RULES, _List
+from poetc.solvers.processors.side_by_side import RULES, _List, estimate_in_ram
 from tests.support.problems import ProblemBuilder, training_problem
 
 
@@ -202,3 +205,44 @@ def test_a_plan_gets_all_of_the_budget_where_less_is_too_little() -> None:
     best = chain.solve(replace(problem, budget_bytes=smallest_bytes))
     verify_plan(best.problem, best.schedule, best.plan)
     assert best.problem.base_bytes + best.plan.arena_bytes <= smallest_bytes
+
+
+def paged(seed: int) -> Problem:
+    """On four equal processors, of which the first one waits for transfers, with less than half of the RAM."""
+    random = Random(seed)
+    plain = training_problem(random, 8, scale=8, paging=True)
+    problem = equal(plain, [random.randint(20, 60) for _ in plain.operators], 4)
+    page = {"page_in_ns": 40, "page_in_pj": 40_000, "page_out_ns": 80, "page_out_pj": 80_000}
+    operators = tuple(replace(o, workspace_bytes=0, low_workspace=()) for o in problem.operators)
+    tensors = tuple(replace(t, **page) for t in problem.tensors)
+    problem = replace(problem, operators=operators, tensors=tensors, paging=Paging.SYNC)
+    alone = placed(problem, (0,) * len(operators))
+    return replace(problem, budget_bytes=45 * keep_all_peak_bytes(alone) // 100)
+
+
+def test_a_race_of_lists_takes_actions_that_hide_transfers() -> None:
+    """Its lists cost less than those of a race for the least cost in turn, and no more than its estimates."""
+    raced = in_turn = 0
+    for seed in (1, 4, 7):
+        problem = paged(seed)
+        own = tuple(range(len(problem.operators)))
+        alone = replace(placed(problem, (0,) * len(own)), deadline_ns=None)
+        race = Race(alone, 0, math.inf)
+        race.run(60, -math.inf)
+        assert race.incumbent is not None
+        actions = race_of_lists(problem, (own, own), 0, 0.3, math.inf)
+        assert actions is not None
+        placement = as_ready(problem, first=1)
+        estimated, listed = estimate_in_ram(problem, actions, placement), side_by_side(problem, actions, placement)
+        known = side_by_side(problem, race.schedule().actions, placement)
+        assert estimated is not None and listed is not None and known is not None
+        assert listed[1].energy_pj <= estimated[1]
+        raced, in_turn = raced + listed[1].energy_pj, in_turn + known[1].energy_pj
+    assert raced < 0.97 * in_turn
+
+
+def test_a_race_of_lists_ends_where_nothing_fits_and_for_time_alone() -> None:
+    problem = paged(1)
+    own = tuple(range(len(problem.operators)))
+    assert race_of_lists(replace(problem, budget_bytes=100), (own,), 0, 0.05, math.inf) is None
+    assert race_of_lists(replace(problem, objective=Objective.TIME), (own,), 0, 0.05, math.inf) is None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from poetc.scheduling import ANY, Compute, Problem, Schedule
+from poetc.scheduling import ANY, Action, Compute, Problem, Schedule
 
 Order = tuple[int, ...]
 
@@ -16,8 +17,14 @@ def reordered(problem: Problem, order: Order) -> Problem:
 
 def restored(schedule: Schedule, order: Order) -> Schedule:
     """A schedule of the reordered problem as one of the problem itself; its bound is for this order."""
-    actions = tuple(replace(s, operator=order[s.operator]) if isinstance(s, Compute) else s for s in schedule.actions)
     scope = schedule.proof.scope
     if scope.order is not ANY:
         scope = replace(scope, order=tuple(order[v] for v in scope.order))
-    return replace(schedule, actions=actions, proof=replace(schedule.proof, scope=scope))
+    return replace(
+        schedule, actions=restored_actions(schedule.actions, order), proof=replace(schedule.proof, scope=scope)
+    )
+
+
+def restored_actions(actions: Sequence[Action], order: Order) -> tuple[Action, ...]:
+    """Actions of the reordered problem as those of the problem itself."""
+    return tuple(replace(s, operator=order[s.operator]) if isinstance(s, Compute) else s for s in actions)

@@ -17,6 +17,7 @@ from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.order import in_order
 from poetc.planning.processors import Processors
+from poetc.planning.raced import raced_on_several, worth_racing
 from poetc.planning.search_log import SearchLog
 from poetc.planning.settings import WAYS
 from poetc.planning.solution import cost_of_computing_once
@@ -40,6 +41,7 @@ from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers import solve
 from poetc.solvers.processors import as_ready, placed, transfers_apart
 from tests.solvers.bounds.test_phases import frozen_chain, with_stream
+from tests.solvers.test_lists import paged
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem
 
@@ -484,9 +486,9 @@ def test_a_schedule_in_turn_comes_before_transfers_apart(
     before: list[list[int]] = []
     solved = CoreUsage._solved
 
-    def recorded(usage: CoreUsage, problem: Problem, way: int, inner: Planner, share: float) -> Solution:
+    def recorded(usage: CoreUsage, problem: Problem, way: int, inner: Planner, *shares: float) -> Solution:
         before.append(list(usage.solved))
-        return solved(usage, problem, way, inner, share)
+        return solved(usage, problem, way, inner, *shares)
 
     monkeypatch.setattr(CoreUsage, "_solved", recorded)
     monkeypatch.setattr(CoreUsage, "_is_better_apart", lambda *_, **__: True)
@@ -523,7 +525,7 @@ def test_a_way_whose_steps_are_dearer_waits_for_the_others(monkeypatch: pytest.M
     ways[THREADS] = replace(ways[THREADS], operators=dear)
     begun, solved = list[int](), CoreUsage._solved
 
-    def recorded(usage: CoreUsage, problem: Problem, way: int, inner: Planner, share: float) -> Solution:
+    def recorded(usage: CoreUsage, problem: Problem, way: int, inner: Planner, share: float, *_: float) -> Solution:
         begun.append(way)
         return solved(usage, problem, way, inner, min(share, 0.3))
 
@@ -534,3 +536,25 @@ def test_a_way_whose_steps_are_dearer_waits_for_the_others(monkeypatch: pytest.M
     tight = replace(ways[ALONE], budget_bytes=int(0.55 * keep_all_peak_bytes(ways[ALONE])))
     Planner(options=options, reductions=reductions("auto", ways=[ways])).solve(tight)
     assert begun[:2] == [ALONE, SIDE_BY_SIDE]
+
+
+def test_where_ram_is_short_a_race_is_judged_by_lists_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs once, before the time is up, and no answer is dearer than what it found."""
+    beside = paged(4)
+    ways = {ALONE: placed(beside, (0,) * len(beside.operators)), SIDE_BY_SIDE: beside}
+    found: list[Solution | None] = []
+    race = raced_on_several
+
+    def recorded(problem: Problem, in_turn: Solution, inner: Planner) -> Solution | None:
+        assert inner.left_s > 0
+        found.append(race(problem, in_turn, inner))
+        return found[-1]
+
+    monkeypatch.setattr("poetc.planning.ways.raced_on_several", recorded)
+    best = planner(ways, time_limit_s=8.0).solve(ways[ALONE])
+    (raced,) = found
+    assert raced is not None and best.proof.bound <= best.cost <= raced.cost
+    roomy = {way: replace(p, budget_bytes=2 * p.budget_bytes) for way, p in ways.items()}
+    assert worth_racing(beside) and not worth_racing(roomy[SIDE_BY_SIDE])
+    planner(roomy).solve(roomy[ALONE])
+    assert found == [raced]
