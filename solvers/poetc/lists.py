@@ -1,8 +1,8 @@
 """A race for operators side by side: evictions for one processor, of which the one whose list costs least is taken.
 
 In turn all processors wait for a transfer. Side by side work hides part of it, and nothing but a list says how much.
-So transfers and operators have a part of the idle power in their prices, and schedules that are nearly as cheap as the
-best one are listed. Plans for less RAM leave room for the lists.
+So transfers and operators have a part of the idle power in their prices. Schedules that are nearly as cheap as the best
+one are listed. Plans for less RAM leave room for the lists.
 """
 
 from __future__ import annotations
