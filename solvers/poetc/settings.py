@@ -263,6 +263,7 @@ class UnwrittenSettings:
     rounds: int = 16  # with a clean-up after each, which makes room for others
     least_saved: float = 0.01  # of the cost: a round that saves less is the last, since others take as long
     unlooked: int = 50  # tensors between two looks at the clock, which may take longer than one of them
+    late_s: float = 0.1  # seconds that it may take after the time is up: windows end with it, and new writes
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,22 @@ def test_random_schedules_get_cheaper_and_still_fit() -> None:
     assert tried >= 40 and cheaper >= 5, (tried, cheaper)
 
 
+def test_a_schedule_whose_time_is_up_gets_fewer_writes() -> None:
+    """Windows may end with the time, and leave writes that recomputation makes cheaper."""
+    cheaper = 0
+    for case in range(90):
+        share = (0.0, 0.1, 0.3)[case % 3]
+        problem = dear_writes(with_budget(training_problem(Random(case // 3), 3, paging=True, scale=3), share))
+        codes = paged_alone(problem)
+        if codes is not None:
+            race = Race(problem, 0, 0.0)  # ended long ago
+            race.offer(codes, "paging alone")
+            race.offer_unwritten(codes, "paging alone")
+            assert race.incumbent is not None
+            cheaper += race.incumbent.cost < Model(problem).cost(codes)
+    assert cheaper
+
+
 def test_none_is_cheaper_than_the_optimum() -> None:
     compared = 0
     for seed in range(60):

@@ -16,7 +16,7 @@ from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.plans import plan_of, sample
 from poetc.solvers.poetc.search.unwritten import unwritten
-from poetc.solvers.poetc.settings import RACE, WORK
+from poetc.solvers.poetc.settings import RACE, UNWRITTEN, WORK
 
 
 @dataclass(slots=True)
@@ -127,8 +127,9 @@ class Race:
         self.offer(improve(self.model, codes, self.capacity_for(codes)), origin)
 
     def offer_unwritten(self, codes: list[int], origin: str) -> None:
-        """Offer a sequence that fits, with fewer writes."""
-        fewer = unwritten(self.model, codes, self.capacity_for(codes), self.give_up_at)
+        """Offer a sequence that fits, with fewer writes; after the time is up for a moment, since that saves much."""
+        stop_at = max(self.give_up_at, time.monotonic() + UNWRITTEN.late_s)
+        fewer = unwritten(self.model, codes, self.capacity_for(codes), stop_at)
         if fewer != codes:
             self.offer(fewer, f"{origin}, fewer writes")
 
