@@ -62,6 +62,14 @@ def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(off
     assert plain.proof.scope.choice("saved") is None
 
 
+def test_a_schedule_with_encodings_is_kept_for_the_problem_without(offer: EncodingSpace) -> None:
+    problem, solution = solved(offer, keep_all_peak_bytes(offer.exact) * 9 // 10)
+    assert solution.choices["saved"]
+    planner = Planner(options=OPTIONS)
+    planner.keep_shown(problem, solution, "a stage", 0)
+    assert planner.best.packed_cost(problem) == solution.cost
+
+
 def test_other_encodings_have_another_bound(offer: EncodingSpace) -> None:
     _, found = solved(offer, keep_all_peak_bytes(offer.exact) * 9 // 10)
     assert not found.proof.scope.choices_cover(found.scope.with_choice("saved", ()))
