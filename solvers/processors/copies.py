@@ -214,7 +214,7 @@ class _Model:
             for p, runs in self.runs[k].items():
                 off = (self.receives[p], self.longest)
                 work = sum(self.takes.get((j, p), 0.0) for j in before[k])
-                self._row([(self.begins[k, p], 1.0), (runs, -work), off])
+                self._row([(self.begins[k, p], 1.0), (runs, -work), (self.receives[p], max(work, self.longest))])
                 terms: Terms = [(self.makespan, 1.0), (self.begins[k, p], -1.0), off]
                 for j in sorted(later):
                     counts = [c for c in (self.runs[j].get(p), self.again.get((j, p))) if c is not None]

@@ -62,7 +62,7 @@ def compare(seed: int) -> str | None:
 
 
 def test_the_bound_is_not_above_the_cheapest_schedule() -> None:
-    words = [compare(seed) for seed in range(60)]
+    words = [compare(seed) for seed in (*range(60), 1452, 4438)]
     assert not [word for word in words if word and word.startswith("seed")]
     assert words.count("equal") >= 10
 
