@@ -32,7 +32,7 @@ NEAR_LP = 1e-6  # of the bound: columns whose reduced costs are more keep their 
 ROOM = 1024.0
 STOP_S, LOOK_S = 5.0, 0.1  # the grace after an event that ends it, and how often one is looked for
 AT_EXIT_S = 2.0  # for a MIP that was left behind, when Python ends
-ENUMERATION = 1 << 16  # the bit of that rule of HiGHS's presolve
+ENUMERATION = 1 << 16  # a rule of the presolve of HiGHS 1.16, which has called a MIP infeasible that was not
 NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
 GRACE_S = 10.0  # HiGHS may take so much longer than its limit, which the machine's other work explains
 
@@ -137,7 +137,6 @@ class Mip:
         threads: int = 1,
         seed: int = 0,
         plain: bool = False,
-        enumerates: bool = True,
         stop: threading.Event | None = None,
     ) -> Answer:
         """Solve the MIP, or its LP (`relax`).
@@ -146,7 +145,6 @@ class Mip:
         no use. `start`: values of integer columns to begin with. `max_rounds`: how often HiGHS may look at its limits
         before it has finished the root node. Like `max_nodes` it counts work and not time, so that the answer is the
         same every time. `plain`: without two heuristics of HiGHS that take longer than all the rest of a small MIP.
-        `enumerates`: with a rule of its presolve that has called a MIP with many switched rows infeasible, wrongly.
         `stop`: ends a MIP when another thread sets it.
         """
         is_mip = not relax and any(self.integer)
@@ -184,12 +182,11 @@ class Mip:
         if is_mip:
             solver.setOptionValue("mip_rel_gap", gap)
             solver.setOptionValue("mip_abs_gap", 1e-9)
+            solver.setOptionValue("presolve_rule_off", ENUMERATION)
             if max_nodes is not None:
                 solver.setOptionValue("mip_max_nodes", max_nodes)
             if cutoff is not None:
                 solver.setOptionValue("objective_bound", cutoff)
-            if not enumerates:
-                solver.setOptionValue("presolve_rule_off", ENUMERATION)
             if plain:
                 solver.setOptionValue("mip_heuristic_run_feasibility_jump", False)
                 solver.setOptionValue("mip_heuristic_run_root_reduced_cost", False)

@@ -133,13 +133,22 @@ class Kernels(Reduction[Kernel]):
         """The fastest kernels, but for the operator beside which the most is in RAM."""
         own = [0] * len(problem.operators)
         if problem.deadline_ns is None and not planner.options.is_quick:
-            if problem not in self._fullest:  # with another kernel a second solve would begin with nothing
-                seconds = max(KERNEL.fullest_s, KERNEL.fullest_share * planner.options.time_limit_s)
-                seconds = min(planner.left_s, seconds)
-                self._fullest[problem] = solvers.kernel_of_fullest(problem, time_limit_s=seconds)
-            at, number = self._fullest[problem]
+            at, number = self._fullest.get(problem) or self._kernel_of_fullest(problem, planner)
             own[at] = number
         return tuple(own)
+
+    def _kernel_of_fullest(self, problem: Problem, planner: Planner) -> tuple[int, int]:
+        """The operator and its kernel, which a second solve takes again: with another one it would begin with nothing.
+
+        A choice that the clock ended is made anew.
+        """
+        started = time.monotonic()
+        seconds = max(KERNEL.fullest_s, KERNEL.fullest_share * planner.options.time_limit_s)
+        seconds = min(planner.left_s, seconds)
+        chosen = solvers.kernel_of_fullest(problem, time_limit_s=seconds)
+        if time.monotonic() - started < seconds:
+            self._fullest[problem] = chosen
+        return chosen
 
     def _with(self, problem: Problem, operators: Iterable[OperatorSpec]) -> Problem:
         return replace(problem, operators=tuple(operators)) if self.is_open(problem) else problem

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -180,11 +182,17 @@ class _PlainSolve:
         options = replace(self.options, time_limit_s=max(remaining_s, 0.0), fixed_order=True)
         known = replace(self.warm_start, start=None, looser_bound=first.proof.bound)
         again = self._for_solver(options, known)
+
+        def report(event: solvers.Event) -> None:
+            schedule = event.schedule  # its actions name the operators of `reordered`
+            restored = None if schedule is None else functools.partial(_restored, schedule, order)
+            self._report(replace(event, schedule=restored))
+
         try:
             if in_haste:
                 schedule = solvers.at_once(reordered, again)
             else:
-                schedule = solvers.solve(reordered, self.solver, again, self._report)
+                schedule = solvers.solve(reordered, self.solver, again, report)
         except (InfeasibleError, LimitError):
             return None
         return None if schedule is None else solvers.restored(schedule, order)
@@ -280,3 +288,7 @@ def _claim(problem: Problem, proven: Schedule | None, schedule: Schedule) -> tup
     if proven is not None and proven.proof.scope.choices_cover(own):
         bound, scope = proven.proof.bound, proven.proof.scope
     return min(bound, schedule.proof.objective), scope
+
+
+def _restored(schedule: Callable[[], Schedule], order: tuple[int, ...]) -> Schedule:
+    return solvers.restored(schedule(), order)

@@ -155,7 +155,6 @@ class _Side:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.limit_s = planner.options.time_limit_s
         self.transfers_ns = 0  # of a schedule that was found
-        self.steps = BestSoFar()  # of searches for one processor at a time
 
     @functools.cached_property
     def relaxed(self) -> Relaxed:
@@ -238,7 +237,7 @@ class _Side:
         return packed.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
 
     def _roomier(self, fixed: Problem, in_turn: Solution, stop_at: float) -> Solution | None:
-        """The steps of `in_turn` with room for the stacks of all processors and for a list; None where they fit so.
+        """The steps of `in_turn` with room for the stacks of all processors and for a list; None where none are known.
 
         Steps that fill the RAM fit on no second stack. With a little more room a list waits less.
         """
@@ -404,10 +403,11 @@ class _Side:
 
     def _steps(self, part: Planner, asked: Problem) -> Solution:
         """A schedule for one processor at a time, whose cost and bound say nothing about the problem."""
+        steps = BestSoFar()  # their prices are not those of the problem
         try:
-            return replace(part, best=self.steps, show=self._show).knowing(None).solve(asked)
+            return replace(part, best=steps, show=self._show).knowing(None).solve(asked)
         finally:
-            self.planner.best.is_late |= self.steps.is_late
+            self.planner.best.is_late |= steps.is_late
 
     def _show(self, stage: str) -> None:
         """Report the best schedule and bound at a stage of a search for steps."""

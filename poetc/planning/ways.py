@@ -204,7 +204,8 @@ class CoreUsage(Reduction[int]):
         if is_apart and best is not None:
             costs = {way: self._cost_at_hand(problem, way, planner) for way in order}
             order, is_apart = sorted(order, key=lambda way: costs[way]), False
-        errors, put_off = list[InfeasibleError | LimitError](), set[int]()  # ways that cost more wait for the others
+        errors: list[InfeasibleError | LimitError] = []
+        put_off = set[int]()  # ways that cost more wait for the others
         beside = None if SIDE_BY_SIDE in hopeless else asked.get(SIDE_BY_SIDE)
         is_raced = beside is not None and worth_racing(beside)
         for_lists_s = WAYS.lists_share * planner.options.time_limit_s if is_raced else 0.0
@@ -255,7 +256,8 @@ class CoreUsage(Reduction[int]):
             try:
                 solution = self._solved(problem, way, planner, share, lists_s)
             except (InfeasibleError, LimitError) as error:
-                outcome = "does not fit" if isinstance(error, InfeasibleError) else "nothing found"
+                is_proven = isinstance(error, InfeasibleError) and self.in_turn is None  # for any encodings
+                outcome = "does not fit" if is_proven else "nothing found"
                 self.results.setdefault(way, OptionResult(way, None, bound, outcome))
                 errors.append(error)
                 continue
@@ -347,9 +349,9 @@ class CoreUsage(Reduction[int]):
             planner.best.carry = None
 
     def _with_known_encodings(self, asked: Problem, planner: Planner) -> Solution:
-        """Solve a way with the encodings of the cheapest schedule in turn, where there is one: it tried all of them.
+        """Solve a way with the encodings of the cheapest schedule in turn, where there is one.
 
-        They take as much RAM and as many transfers in every way, and to try them takes most of the time.
+        They take as much RAM and as many transfers in every way, and to try all of them takes most of the time.
         """
         saved = next(iter(planner.reductions), None)
         if self.in_turn is None or not isinstance(saved, Saved):

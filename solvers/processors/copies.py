@@ -62,7 +62,7 @@ def _solved(problem: Problem, path_ns: int) -> Copies | None:
     if mip.entries > LARGEST or model.longest_ns <= path_ns:
         return None
     rounds = ROUND_ENTRIES // max(1, mip.entries)
-    answer = mip.solve(time_limit_s=LIMIT_S, max_nodes=MAX_NODES, max_rounds=rounds, enumerates=False)
+    answer = mip.solve(time_limit_s=LIMIT_S, max_nodes=MAX_NODES, max_rounds=rounds)
     if answer.infeasible or math.isinf(answer.bound):
         return None  # the main processor alone takes the longest time: there is a solution
     # A row is met within the tolerance. The longest chain has two of each operator.

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from poetc.scheduling import Problem
+from poetc.scheduling import Paging, Problem
 from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.processors.copies import costs_on, one_copy_each
 from poetc.solvers.processors.placing import are_equal, makers_of, read_bytes
@@ -34,9 +34,9 @@ MIP_SAFE = 1e-3  # below the bound of a MIP, whose tolerances count: a millionth
 def least_with_hand_overs(problem: Problem, path_ns: int) -> int:
     """No schedule costs less, in the unit of the objective; 0 where nothing was found.
 
-    `path_ns`: no schedule takes less time. No execution and no transfer may save energy above idling.
+    `path_ns`: no schedule takes less time. There is no bound where an execution or a transfer costs less than idling.
     """
-    if not any(p.hand_over_ns or p.flush_ps_per_byte for p in problem.processors):
+    if not any(p.hand_over_ns or p.flush_ps_per_byte for p in problem.processors) or _saves(problem):
         return 0
     bound, copies = _solved(problem, path_ns)[0], one_copy_each(problem, path_ns)
     if copies is not None and copies.bound > bound:
@@ -44,6 +44,16 @@ def least_with_hand_overs(problem: Problem, path_ns: int) -> int:
         longer = _solved(problem, max(path_ns, copies.longest_ns))[0]
         bound = max(bound, math.floor(min(copies.bound, longer)))
     return bound
+
+
+def _saves(problem: Problem) -> bool:
+    """Whether an execution or a transfer may cost less than idling, beyond the rounding of its energy."""
+    idle_uw = [p.idle_uw for p in problem.processors]
+    costs = [(p, *cost) for o in problem.operators for p in range(len(idle_uw)) for cost in costs_on(o, p)]
+    for tensor in problem.tensors if problem.paging is not Paging.NONE else ():
+        if tensor.pageable:
+            costs += [(0, tensor.page_in_ns, tensor.page_in_pj), (0, tensor.page_out_ns, tensor.page_out_pj)]
+    return any(1000 * (pj + 1) <= idle_uw[p] * ns for p, ns, pj in costs)
 
 
 def runs_of_least(problem: Problem, path_ns: int) -> tuple[frozenset[int], ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import networkx as nx
 import pytest
 
 from poetc.devices import format_bytes
@@ -341,3 +342,27 @@ def test_a_budget_that_may_mean_per_cent_is_told_so(problem: Problem, budget_byt
         solve_plain(replace(problem, budget_bytes=budget_bytes), "poetc", SolveOptions(time_limit_s=60))
     assert (hint in str(raised.value)) is has_hint
     assert "raise --budget" in str(raised.value)
+
+
+def test_schedules_of_another_order_are_reported_by_their_own_operators(
+    monkeypatch: pytest.MonkeyPatch, problem: Problem
+) -> None:
+    """A second search, for less RAM, reorders the operators: what it reports is packed for the problem itself."""
+    asked = replace(problem, budget_bytes=problem.budget_bytes * 9 // 10)
+    first = solve(asked, "poetc", SolveOptions(work_limit_s=0.1))
+    operators = asked.operators
+    makers = {t: k for k, operator in enumerate(operators) for t in operator.outputs}
+    before = nx.DiGraph((makers[t], k) for k, operator in enumerate(operators) for t in operator.inputs if t in makers)
+    for k, operator in enumerate(operators):  # an update comes after the readers of what it overwrites
+        overwritten = {pair.input for pair in operator.in_place if pair.required}
+        before.add_edges_from((j, k) for j in range(k) if overwritten & set(operators[j].inputs))
+    order = tuple(nx.lexicographical_topological_sort(before, key=lambda k: -k))
+    assert order != tuple(sorted(order))
+    seen: list[Event] = []
+    again = plain._PlainSolve(asked, planner.Planner(options=SolveOptions(time_limit_s=10, work_limit_s=0.1)))
+    monkeypatch.setattr(again, "_report", seen.append)
+    again._again(asked, order, first, 10.0, in_haste=False)
+    schedules = [event.schedule() for event in seen if event.schedule is not None]
+    assert schedules
+    for schedule in schedules:
+        verify(asked, schedule)

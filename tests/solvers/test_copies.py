@@ -18,6 +18,7 @@ from demo.boards import networks
 from poetc.scheduling import Paging, Problem, validate_problem
 from poetc.solvers.processors import can_search, critical_path_ns, relaxed, search
 from poetc.solvers.processors.copies import one_copy_each
+from poetc.solvers.processors.hand_overs import least_with_hand_overs
 from poetc.training import TrainingOptions
 from tests.solvers.test_processors import with_processors
 from tests.support.problems import random_dag
@@ -65,6 +66,16 @@ def test_the_bound_is_not_above_the_cheapest_schedule() -> None:
     words = [compare(seed) for seed in (*range(60), 1452, 4438)]
     assert not [word for word in words if word and word.startswith("seed")]
     assert words.count("equal") >= 10
+
+
+def test_there_is_no_bound_where_an_execution_costs_less_than_idling() -> None:
+    problem = next(p for p in map(random_problem, map(Random, range(60))) if one_copy_each(p, critical_path_ns(p)))
+    path_ns = critical_path_ns(problem)
+    assert least_with_hand_overs(problem, path_ns) > 0
+    free = replace(problem.operators[0], energy_pj=0)
+    idling = tuple(replace(p, idle_uw=max(1_000, p.idle_uw)) for p in problem.processors)
+    cheaper = replace(problem, operators=(free, *problem.operators[1:]), processors=idling)
+    assert least_with_hand_overs(cheaper, path_ns) == 0
 
 
 @pytest.fixture

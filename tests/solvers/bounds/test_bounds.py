@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import highspy
@@ -351,7 +352,7 @@ def test_bounds_hold_with_state_of_every_kind() -> None:
 
 
 def test_a_bound_in_banks_above_an_optimum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.solvers.cases.placement_bound", lambda *_, **__: 2**40)
+    monkeypatch.setattr("tests.solvers.cases.placement_bound", lambda *_, **__: SimpleNamespace(least=2**40))
     assert sum(text.count("banks, waiting tensors") for seed in range(10) for text in invalid_bounds(seed) or ()) >= 4
 
 
