@@ -80,7 +80,7 @@ class CoreUsage(Reduction[int]):
         self.beaten: list[tuple[int, Solution]] = []  # ways, with schedules dearer than steps at hand, and their bounds
         self.in_turn: Solution | None = None  # the cheapest one whose operators run in turn
         self.hints: dict[int, tuple[Solution, Solution | None]] = {}  # by way: steps in turn, and as listed there
-        self.raced: Solution | None = None  # operators side by side, from a race that is judged by its lists
+        self.beside: Solution | None = None  # the cheapest list of operators side by side
         self.barred: set[int] = set()  # ways in which no schedule fits
         self.in_order: dict[object, int] = {}  # bounds by way, order and streamed operands
 
@@ -155,8 +155,7 @@ class CoreUsage(Reduction[int]):
         """The steps of `known` in another way."""
         asked, inner = self.fix(problem, choice), planner.inner
         if choice == SIDE_BY_SIDE:
-            lists = [s for s in (on_several(asked, known, inner), self.raced) if s is not None]
-            solution = min(lists, key=lambda s: s.cost, default=None)
+            solution = self._cheapest_list(on_several(asked, known, inner))
         else:
             solution = at_prices_of(inner.fixed(asked, known), known)
         if solution is None:
@@ -165,6 +164,12 @@ class CoreUsage(Reduction[int]):
         status = Status.OPTIMAL if solution.cost <= bound * (1 + solvers.ROUNDING) else Status.LIMIT
         proof = replace(solution.proof, bound=bound, status=status, scope=solution.proof.scope.open, method=AT_HAND)
         return self.restore(problem, choice, solution.with_proof(proof))
+
+    def _cheapest_list(self, listed: Solution | None) -> Solution | None:
+        """The cheapest list so far, this one included: steps that cost less in turn may have a dearer list."""
+        lists = [known for known in (self.beside, listed) if known is not None]
+        self.beside = min(lists, key=lambda known: known.cost, default=None)
+        return self.beside
 
     def least_cost(self, problem: Problem) -> int:
         return min((least_cost(self.fix(problem, way)) for way in self._set(problem)), default=least_cost(problem))
@@ -183,7 +188,7 @@ class CoreUsage(Reduction[int]):
         self.hints.clear()
         self.barred.clear()
         self.in_order.clear()
-        self.in_turn = self.raced = None
+        self.in_turn = self.beside = None
         best = self._bounded(problem, self._cheapest(problem, planner), planner)
         return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))
 
@@ -273,7 +278,8 @@ class CoreUsage(Reduction[int]):
                 best = own
             if lists_s and not best.is_close(gap) and self.in_turn is not None:  # before more bounds, which take long
                 planner.progress("a race of lists side by side")
-                self.raced, for_lists_s = raced_on_several(asked[SIDE_BY_SIDE], self.in_turn, planner.inner), 0.0
+                self._cheapest_list(raced_on_several(asked[SIDE_BY_SIDE], self.in_turn, planner.inner))
+                for_lists_s = 0.0
                 self.hints.pop(SIDE_BY_SIDE, None)
         if best is None:
             raise min(errors, key=smallest_of)

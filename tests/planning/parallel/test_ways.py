@@ -154,6 +154,7 @@ def test_steps_that_fill_the_ram_make_room_for_other_stacks(seed: int, monkeypat
     assert chain.at_hand(tight, SIDE_BY_SIDE, planner(ways)) is listed  # once
     monkeypatch.setattr("poetc.solvers.in_less_ram", lambda *_: None)
     chain.hints.clear()
+    chain.beside = None
     assert chain.at_hand(tight, SIDE_BY_SIDE, planner(ways)) is None
 
 
@@ -558,3 +559,18 @@ def test_where_ram_is_short_a_race_is_judged_by_lists_side_by_side(monkeypatch: 
     assert worth_racing(beside) and not worth_racing(roomy[SIDE_BY_SIDE])
     planner(roomy).solve(roomy[ALONE])
     assert found == [raced]
+
+
+def test_a_list_is_kept_where_cheaper_steps_in_turn_have_a_dearer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = paged(4)
+    ways = {ALONE: placed(beside, (0,) * len(beside.operators)), SIDE_BY_SIDE: beside}
+    chain = planner(ways, time_limit_s=8.0)
+    usage = next(r for r in chain.reductions if isinstance(r, CoreUsage))
+    alone = replace(chain, reductions=chain.reductions[chain.reductions.index(usage) :])
+    in_turn = usage.restore(ways[ALONE], ALONE, alone.inner.solve(ways[ALONE]))
+    first = usage.at_hand(ways[ALONE], SIDE_BY_SIDE, alone)
+    assert first is not None
+    usage.in_turn = replace(in_turn)  # other steps
+    monkeypatch.setattr("poetc.planning.ways.on_several", lambda *_: None)
+    again = usage.at_hand(ways[ALONE], SIDE_BY_SIDE, alone)
+    assert again is not None and again.cost == first.cost
