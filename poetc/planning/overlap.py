@@ -25,6 +25,7 @@ from poetc.planning.solution import Solution, bound_holds, least_cost
 from poetc.scheduling import (
     Objective,
     OperatorSpec,
+    Paging,
     Problem,
     ScheduleError,
     Variant,
@@ -186,6 +187,14 @@ def _better(known: Solution, solved: Solution) -> Solution:
     bound = min(other.proof.bound, best.cost)
     status = Status.OPTIMAL if bound == best.cost else best.proof.status
     return best.with_proof(replace(best.proof, bound=bound, scope=other.proof.scope, status=status))
+
+
+def expected_pj(problem: Problem, transfers_ns: int) -> int:
+    """The energy of everything once, and of transfers that take so long, at the mean price of page-ins."""
+    pages = [t for t in problem.tensors if t.pageable]
+    transfers_pj = transfers_ns * sum(t.page_in_pj for t in pages) // max(1, sum(t.page_in_ns for t in pages))
+    waits_ns = max(0, transfers_ns - problem.compute_once_ns) if problem.paging is Paging.DMA else 0
+    return problem.compute_once_pj + transfers_pj + problem.idle_uw * waits_ns // 1000
 
 
 def expected_transfer_ns(problem: Problem) -> int:

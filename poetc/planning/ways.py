@@ -20,7 +20,7 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
 from poetc.planning.kernels import KERNELS, fastest
 from poetc.planning.order import in_order
-from poetc.planning.overlap import expected_cost, expected_transfer_ns
+from poetc.planning.overlap import expected_cost, expected_pj, expected_transfer_ns
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several, transfers_ns
 from poetc.planning.raced import raced_on_several, worth_racing
@@ -327,18 +327,8 @@ class CoreUsage(Reduction[int]):
         if KERNEL.tight * needed_bytes > beside.budget_bytes and not streams:
             return False
         transfers_ns = expected_transfer_ns(asked[ALONE])
-
-        def expected_pj(problem: Problem, transfers_pj: int) -> int:
-            waits_ns = max(0, transfers_ns - problem.compute_once_ns) if problem.paging is Paging.DMA else 0
-            return problem.compute_once_pj + transfers_pj + problem.idle_uw * waits_ns // 1000
-
-        def pages_pj(problem: Problem) -> int:
-            pages = [t for t in problem.tensors if t.pageable]
-            return transfers_ns * sum(t.page_in_pj for t in pages) // max(1, sum(t.page_in_ns for t in pages))
-
-        in_turn = [p for way, p in asked.items() if way != SIDE_BY_SIDE]
-        least = min(expected_pj(p, pages_pj(p)) for p in in_turn)
-        return expected_pj(apart[0], pages_pj(apart[0])) < (1 - WAYS.apart_saves) * least
+        least = min(expected_pj(p, transfers_ns) for way, p in asked.items() if way != SIDE_BY_SIDE)
+        return expected_pj(apart[0], transfers_ns) < (1 - WAYS.apart_saves) * least
 
     def _solved(self, problem: Problem, way: int, planner: Planner, share: float, aside_s: float = 0.0) -> Solution:
         """With that share of the work limit, and of the time that is left, but for `aside_s`."""

@@ -447,7 +447,8 @@ def test_transfers_overlap_compute_where_the_store_can(poetc: Run, digits: Path,
     assert "cannot transfer while the processor computes" in refused.err
     assert "exclude each other" in poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--no-paging").err
     fastest = poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--objective", "time", "--json").json
-    assert (1 - 0.1) * fastest["time_ns"] <= document["time_ns"] and fastest["objective"] == "time", "within the gap"
+    assert fastest["objective"] == "time"
+    assert (1 - fastest["gap"]) * fastest["time_ns"] <= document["time_ns"] + 1, "no schedule is below the bound"
 
 
 @pytest.mark.parametrize("budget", ["100%", "50%"])
