@@ -353,7 +353,7 @@ def test_schedules_of_another_order_are_reported_by_their_own_operators(
     operators = asked.operators
     makers = {t: k for k, operator in enumerate(operators) for t in operator.outputs}
     before = nx.DiGraph((makers[t], k) for k, operator in enumerate(operators) for t in operator.inputs if t in makers)
-    for k, operator in enumerate(operators):  # an update comes after the readers of what it overwrites
+    for k, operator in enumerate(operators):  # an update comes after the readers of its old version
         overwritten = {pair.input for pair in operator.in_place if pair.required}
         before.add_edges_from((j, k) for j in range(k) if overwritten & set(operators[j].inputs))
     order = tuple(nx.lexicographical_topological_sort(before, key=lambda k: -k))

@@ -140,7 +140,7 @@ def test_a_way_tries_all_encodings_and_the_others_have_the_cheapest(
 
 
 def test_the_encodings_with_the_cheapest_first_schedule_come_first(offer: EncodingSpace) -> None:
-    """What comes first may take most of the first round."""
+    """The first option may take most of the first round."""
     problem = replace(offer.exact, budget_bytes=keep_all_peak_bytes(offer.exact) * 6 // 10)
     saved = Saved([offer])
     planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=[offer]))

@@ -540,7 +540,7 @@ def test_a_way_whose_steps_are_dearer_waits_for_the_others(monkeypatch: pytest.M
 
 
 def test_where_ram_is_short_a_race_is_judged_by_lists_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs once, before the time is up, and no answer is dearer than what it found."""
+    """It runs once, before the time is up, and no answer is dearer than its list."""
     beside = paged(4)
     ways = {ALONE: placed(beside, (0,) * len(beside.operators)), SIDE_BY_SIDE: beside}
     found: list[Solution | None] = []
