@@ -52,11 +52,9 @@ def step_for_budget(
     cheaper one is taken. The step stays as it is where a schedule without streams may fit, where nothing can be
     streamed, or where the kernels exceed --longest-piece. `offers`: the encodings that saved tensors may have.
     """
-    planner = _planner(request)
-    encoding = replace(planner, reductions=reductions(request.state_mode, offers=offers))
-    if not _can_stream(request, step, profile) or encoding.lower_bound_bytes(step.problem) <= step.problem.budget_bytes:
+    if not has_to_stream(request, step, profile, offers):
         return step
-    cheapest, least = step, math.inf
+    planner, cheapest, least = _planner(request), step, math.inf
     for ram_bytes in (step.problem.budget_bytes, 0):
         small = _for_ram(request, step, profile, ram_bytes)
         if small is None:
@@ -66,6 +64,17 @@ def step_for_budget(
         if cheapest is step or cost < least:
             cheapest, least = replace(small, floor=streaming.floor(small.problem)), cost
     return cheapest
+
+
+def has_to_stream(
+    request: SolveRequest, step: Step, profile: DeviceProfile, offers: Sequence[EncodingSpace] = ()
+) -> bool:
+    """Whether nothing fits the budget without streams, and operands can be streamed. `offers`: as above."""
+    problem, planner = step.problem, _planner(request)
+    if planner.lower_bound_bytes(problem) <= problem.budget_bytes or not _can_stream(request, step, profile):
+        return False
+    encoding = replace(planner, reductions=reductions(request.state_mode, offers=offers))
+    return not offers or encoding.lower_bound_bytes(problem) > problem.budget_bytes
 
 
 def _cost_of_streams(planner: Planner, streaming: Streaming, problem: Problem) -> float:

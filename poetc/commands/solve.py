@@ -39,7 +39,14 @@ from poetc.commands.requests import (
     with_short_pieces,
 )
 from poetc.commands.saving import is_about_budget, with_ways
-from poetc.commands.small_ram import Step, in_least_ram, least_streamed, require_time_to_stream, step_for_budget
+from poetc.commands.small_ram import (
+    Step,
+    has_to_stream,
+    in_least_ram,
+    least_streamed,
+    require_time_to_stream,
+    step_for_budget,
+)
 from poetc.commands.summary import summary_of
 from poetc.devices import DeviceProfile, load_profile
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
@@ -55,6 +62,7 @@ from poetc.planning import (
     inference,
     solve_curve,
 )
+from poetc.planning.alternatives import better_of
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
 from poetc.planning.saved import Encodings, EncodingSpace, Saved
 from poetc.planning.search_log import END, SearchLog
@@ -268,7 +276,7 @@ def _solve_read(
         elif least is None:
             step = step_for_budget(request, step, profile, offers if encodes else ())
             may_do = step is as_it_is and encodes and bool(offers)
-            streams_else = may_do and step_for_budget(request, step, profile) is not step
+            streams_else = may_do and has_to_stream(request, step, profile)
         else:
             progress("looking for the smallest budget with streamed operands")
             search_s = search_share_s(limit_s)
@@ -300,19 +308,25 @@ def _solve_read(
         ways=[ways] if ways else (),
         streams=streams_of(*encodings.steps_of(graph, offers), profile=profile, request=request, ways=[ways]),
     )
+    first = planner.first(problem) if step is None or step.floor is None else None
     search = least or _search(request, planner, problem, step, search_s, stop_at - reports_s)
     try:
         solution = planner.knowing(search).solve(problem)
+        if first is not None and first.cost < solution.cost:
+            solution = better_of(first, solution)
     except (InfeasibleError, LimitError) as failed:
-        if streams_else:
+        if first is None and streams_else:
             return _solve_read(request, read, stop_at, progress, encodes=False)
-        if least is None and step is not None and profile is not None:
+        if first is None and least is None and step is not None and profile is not None:
             progress("looking for the smallest budget with streamed operands")
             fallback = in_least_ram(request, step.whole, profile, search_s, failed)
             return _solve_read(request, read, stop_at, progress, encodes=encodes, fallback=fallback)
-        if least is None or request.solver != ENGINE:
+        if first is not None:
+            solution = first
+        elif least is None or request.solver != ENGINE:
             raise
-        solution = planner.least_ram_solution(problem, least)
+        else:
+            solution = planner.least_ram_solution(problem, least)
     return _Answer(
         request=request,
         asked=_encoded(offers, _in_way(problem, ways, solution), solution),

@@ -125,6 +125,11 @@ class _PlainSolve:
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
         self.incumbent = self.planner.keep_packed(self.problem, self.warm_start.start)
+        if self.incumbent is not None:  # published methods, which come next, may take long
+            kept, once = self.incumbent[0], cost_of_computing_once(self.problem)
+            order = order_of(self.problem, kept)
+            event = solvers.Event(stage="at once", objective=kept.proof.objective, bound=once, order=order)
+            self.planner.report(self.problem, event)
         started = time.monotonic()
         first = solvers.solve(self.problem, self.solver, self._for_solver(options), self._report)
         if time.monotonic() - started >= PLAIN.late_from * options.time_limit_s:

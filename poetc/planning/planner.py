@@ -21,8 +21,8 @@ from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT, BestSoFar, progress_line
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
-from poetc.planning.solution import SCOPED, Solution, least_cost
-from poetc.scheduling import Problem
+from poetc.planning.solution import SCOPED, Solution, cost_of_computing_once, least_cost
+from poetc.scheduling import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
 from poetc.scheduling.scope import ANY, Option, Scope
 from poetc.solvers import WarmStart
@@ -127,17 +127,54 @@ class Planner:
 
     def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> tuple[Schedule, MemoryPlan] | None:
         """Take up `schedule`, or the first one found, as the best so far, if nothing is known and it packs at once."""
-        if not self.is_real or self.options.is_quick or self.solver != plain.ENGINE or self.best.has_packed(problem):
+        if not self.is_real or self.options.is_quick or self.solver != plain.ENGINE:
             return None
-        first = solvers.at_once(problem, self.options) if schedule is None else schedule
+        if self.best.has_packed(problem):
+            return self.best.kept_first(problem, schedule)
+        first = self.at_once(problem) if schedule is None else schedule
         if first is None:
             return None
         until = time.monotonic() + PLAIN.first_share * self.options.time_limit_s
-        first, plan = packed(problem, first, until, until)
-        if ram_bytes(problem, plan) > problem.budget_bytes:
+        packing = packed(problem, first, until, until)
+        if ram_bytes(problem, packing[1]) > problem.budget_bytes:
             return None
-        self.keep(problem, first, plan)
-        return first, plan
+        self.keep(problem, *packing)
+        self.best.kept = problem, first, packing
+        return packing
+
+    def at_once(self, problem: Problem) -> Schedule | None:
+        """The schedule that a search begins with; the last one is not made again."""
+        last = self.best.at_once
+        if last is None or last[:2] != (self.options.seed, problem):
+            last = self.best.at_once = self.options.seed, problem, solvers.at_once(problem, self.options)
+        return last[2]
+
+    def first(self, problem: Problem) -> Solution | None:
+        """A schedule with the usual choices that is found at once, and kept, if it packs and is the first one.
+
+        Nobody waits for it until other problems are built and weighed. Beside work its cost would be another.
+        """
+        if problem.processors or problem.banks or self.solver != plain.ENGINE:
+            return None
+        self.best.begin(problem, self.reductions, self.least_cost)
+        part, asked, options = self, [problem], list[Any]()
+        for reduction in self.reductions:
+            asked.append(reduction.usual(asked[-1]))
+            options.append(reduction.chosen(*asked[-2:]) if reduction.is_open(asked[-2]) else None)
+            part = part.having(reduction, options[-1])
+        fixed, once = asked[-1], cost_of_computing_once(asked[-1])
+        packing = part.keep_packed(fixed)
+        if packing is None:
+            return None
+        cost, order = packing[0].proof.objective, plain.order_of(fixed, packing[0])
+        part.report(fixed, solvers.Event(stage="at once", objective=cost, bound=once, order=order))
+        if problem.paging is Paging.DMA:
+            return None
+        schedule = plain.instead(fixed, self.solver, plain.KEPT, packing[0], None)
+        solution = Solution(problem=fixed, schedule=schedule, plan=packing[1])
+        for reduction, at, option in reversed([*zip(self.reductions, asked[:-1], options, strict=True)]):
+            solution = solution if option is None else reduction.restore(at, option, solution)
+        return solution
 
     @property
     def is_real(self) -> bool:

@@ -14,6 +14,7 @@ from poetc import solvers
 from poetc.devices import format_cost, format_gap
 from poetc.planning.search_log import SearchLog
 from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import MemoryPlan, Schedule
 
 # The limit that ended a search before the gap that was asked for.
 TIME_LIMIT, WORK_LIMIT = "time limit", "work limit"
@@ -111,6 +112,8 @@ class BestSoFar:
     carry: tuple[str, Callable[[int, Mapping[str, Any]], int]] | None = None
     log: SearchLog = field(default_factory=SearchLog)
     is_late: bool = False  # the clock has ended a search
+    at_once: tuple[int, Problem, Schedule | None] | None = None  # a seed, a problem, and the schedule found at once
+    kept: tuple[Problem, Schedule, tuple[Schedule, MemoryPlan]] | None = None  # the first one that packed: as it was
 
     def begin(self, problem: Problem, reductions: Sequence[Choice], least_cost: Callable[[Problem], int]) -> None:
         """Note the choices that the first problem of a budget leaves open, and the bound that holds for all of them."""
@@ -196,6 +199,12 @@ class BestSoFar:
     def has_packed(self, problem: Problem) -> bool:
         """Whether a schedule that packs is known."""
         return _key(problem) in self.packed
+
+    def kept_first(self, problem: Problem, schedule: Schedule | None) -> tuple[Schedule, MemoryPlan] | None:
+        """The first schedule that packed, if it is `schedule`, or any, of this problem."""
+        if self.kept is None or schedule not in (None, self.kept[1]) or self.kept[0] != problem:
+            return None
+        return self.kept[2]
 
     def _best(self, key: tuple[str, int]) -> tuple[float, Chosen]:
         """The least objective, and the options of its schedule: of those that pack, if there is one."""

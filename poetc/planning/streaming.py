@@ -23,14 +23,13 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError, format_count
 from poetc.ops import bind, spec
 from poetc.planning.alternatives import better_of
 from poetc.planning.kernels import fastest, with_least_workspace
-from poetc.planning.plain import ENGINE, KEPT, instead
+from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import KERNEL, STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.planning.state import everything_on_store
 from poetc.planning.streamed_operators import StreamedOperators, needs_bytes, unpriced
-from poetc.scheduling import OperatorSpec, Paging, Problem, ScheduleError
-from poetc.scheduling.schedule import Schedule
+from poetc.scheduling import OperatorSpec, Problem, ScheduleError
 from poetc.scheduling.scope import Option
 
 # For each streamed operator: its index, the number of its alternative, how many tensors it streams, and these.
@@ -212,20 +211,9 @@ class Streaming(Reduction[Streams]):
 
         To price streams takes longer than that.
         """
-        fixed, first = _first(problem, planner)
-        if first is None:
-            return math.inf, None
-        kept: Solution | None = None
-        if not problem.processors and not planner.best.has_packed(problem):
-            part, once = planner.inner.having(self, ()), cost_of_computing_once(problem)
-            packing = part.keep_packed(fixed, first)
-            if packing is not None and problem.paging is Paging.SYNC:  # beside work its cost would be another
-                schedule = instead(fixed, planner.solver, KEPT, packing[0], None)
-                own = Solution(problem=fixed, schedule=schedule, plan=packing[1])
-                own = own.with_proof(replace(own.proof, bound=min(once, own.cost)))
-                kept = self.restore(problem, (), part.recall(problem, own))
-            part.report(problem, solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
-        return first.proof.objective, kept
+        cost = first_cost(problem, planner)
+        kept = None if cost == math.inf else planner.inner.having(self, ()).first(problem)
+        return cost, None if kept is None else self.restore(problem, (), kept)
 
     def _may_help(self, problem: Problem) -> bool:
         """Whether an operator takes much of the RAM, or one could read single rows.
@@ -453,16 +441,11 @@ def _widened(offer: StreamedAlternatives, operators: StreamedOperators, limit_by
     return {k: offer.widened(k, op, limit_bytes - needs[k] + op.workspace_bytes) for k, op in operators.items()}
 
 
-def _first(problem: Problem, planner: Planner) -> tuple[Problem, Schedule | None]:
-    """The problem with the usual choices, and a first schedule for it; None where none is found at once."""
-    for reduction in planner.inner.reductions:
-        problem = reduction.usual(problem)
-    return problem, solvers.at_once(problem, planner.options)
-
-
 def first_cost(problem: Problem, planner: Planner) -> float:
     """Of a first schedule, with the usual choices; infinite where none is found at once."""
-    first = _first(problem, planner)[1]
+    for reduction in planner.inner.reductions:
+        problem = reduction.usual(problem)
+    first = planner.at_once(problem)
     return math.inf if first is None else first.proof.objective
 
 

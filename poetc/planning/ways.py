@@ -30,11 +30,7 @@ from poetc.planning.settings import KERNEL, WAYS
 from poetc.planning.solution import OptionResult, Solution, bound_holds, least_cost
 from poetc.planning.state import everything_on_store, state_fits
 from poetc.planning.streaming import Streaming, without_streams
-from poetc.scheduling import (
-    Paging,
-    Problem,
-    verify_parts,
-)
+from poetc.scheduling import Paging, Problem, verify_parts
 from poetc.scheduling.schedule import Compute, PageIn, PageOut, Status
 from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers.processors import above_idle, critical_path_ns, relaxed, transfers_apart
@@ -113,6 +109,10 @@ class CoreUsage(Reduction[int]):
             base_bytes=in_way.base_bytes,
             idle_uw=in_way.idle_uw,
         )
+
+    def chosen(self, problem: Problem, solved: Problem) -> int | None:
+        """None where other choices have changed the operators."""
+        return next((w for w, p in self._set(problem).items() if p.operators is solved.operators), None)
 
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
         restored = super().restore(problem, choice, solution)
