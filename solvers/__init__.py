@@ -12,6 +12,7 @@ from poetc.solvers.interface import (
     NotFoundError,
     Progress,
     SolverInfo,
+    bound_beside,
 )
 from poetc.solvers.poetc.bounds.ladder import has_wide_gap
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
@@ -45,6 +46,7 @@ __all__ = [
     "at_once",
     "available",
     "best_order",
+    "bound_beside",
     "bound_of_any_placement",
     "cheapest_order",
     "critical_path_ns",

@@ -28,6 +28,7 @@ from poetc.scheduling import (
     settled,
 )
 from poetc.solvers.dependences import Dependences
+from poetc.solvers.interface import bound_beside
 from poetc.solvers.kinds import is_contraction, is_reduction
 from poetc.solvers.model import Model
 
@@ -157,7 +158,8 @@ class Grouped:
                 codes.append(replace(decision, tensor=self.tensors[decision.tensor]))
         completion = Completer(self.original).run(codes)
         cost = self.original.objective.cost(completion.energy_pj, completion.time_ns)
-        proof = replace(schedule.proof, objective=cost, bound=min(schedule.proof.bound, cost))
+        proof = schedule.proof
+        proof = replace(proof, objective=cost, bound=bound_beside(proof.bound, cost, proof.method))
         if proof.scope.repetition is not Repetition.ANY:
             scope = replace(proof.scope, order=first_executions(completion.actions), repetition=Repetition.LAYERS)
             proof = replace(proof, scope=scope, method=f"{proof.method}; {len(self.groups)} layers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,6 +55,16 @@ ENGINE_NAME = "poetc"  # the name of this project's own solver
 ROUNDING = 1e-8  # fraction of the total: HiGHS's tolerances leave so small a gap open
 
 Progress = Callable[[Event], None]
+
+
+def bound_beside(bound: float, cost: int, method: str) -> int:
+    """`bound` as it stands beside a verified schedule in its scope, which costs `cost`.
+
+    Rounding may lift it above the cost by a little. A bound that is higher is wrong, and not cut: AssertionError.
+    """
+    if bound > cost * (1 + ROUNDING) + 1:
+        raise AssertionError(f"the bound {bound} from {method!r} exceeds a schedule of {cost}")
+    return min(math.ceil(bound), cost)
 
 
 class BudgetError(InfeasibleError):

@@ -28,6 +28,7 @@ from poetc.scheduling import (
     Variant,
     verify_parts,
 )
+from poetc.solvers.interface import bound_beside
 
 LEAST = 20  # share of times on either side, so that nothing is free
 WHOLE = 1000  # shares are whole parts of it, so that bounds are computed in integers
@@ -118,7 +119,7 @@ def with_waiting(problem: Problem, schedule: Schedule) -> Schedule:
     proof, trace = schedule.proof, verify_parts([(problem, schedule.actions)])
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
     once = problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)
-    bound, status = min(cost, max(once, proof.bound)), proof.status
+    bound, status = bound_beside(max(once, proof.bound), cost, proof.method), proof.status
     if status is Status.OPTIMAL and cost > bound:
         status = Status.FEASIBLE
     return replace(schedule, proof=replace(proof, objective=cost, bound=bound, status=status))

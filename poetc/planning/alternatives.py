@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.planner import ChoiceT, Planner, Reduction
 from poetc.planning.settings import ALTERNATIVES
-from poetc.planning.solution import Solution
+from poetc.planning.solution import Solution, bound_holds
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
 
@@ -185,20 +186,19 @@ class _Comparison:
 
 def better_of(known: Solution, again: Solution) -> Solution:
     """The cheaper one of two solutions with an option, with the better bound of both where it may be stated."""
-    if again.cost < known.cost:
-        return again
-    proof = again.proof
-    bound = min(proof.bound, known.cost)
-    if bound <= known.proof.bound or again.problem != known.problem or not proof.scope.choices_cover(known.scope):
-        return known
-    status = Status.OPTIMAL if bound == known.cost else known.proof.status
-    return known.with_proof(replace(known.proof, bound=bound, scope=proof.scope, status=status))
+    best, other = (again, known) if again.cost < known.cost else (known, again)
+    proof = other.proof
+    if proof.bound <= best.proof.bound or other.problem != best.problem or not bound_holds(other, best):
+        return best
+    bound = solvers.bound_beside(proof.bound, best.cost, proof.method)
+    status = Status.OPTIMAL if bound == best.cost else best.proof.status
+    return best.with_proof(replace(best.proof, bound=bound, scope=proof.scope, status=status))
 
 
 def with_lowest_bound(best: Solution, bounds: Iterable[int], gap: float) -> Solution:
     """`best` with the lowest of these bounds, of all options in which something may fit. `gap`: the asked one."""
     proof = best.proof
-    bound = min([proof.objective, *bounds])
+    bound = solvers.bound_beside(min(bounds, default=proof.objective), proof.objective, "the lowest of all options")
     if bound == proof.bound and proof.status is not Status.LIMIT:  # a hint has this for lack of a bound
         return best
     status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT

@@ -280,17 +280,17 @@ class _InBanks:
         if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
             return None
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
-        own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
+        own = replace(proof, objective=cost, status=Status.LIMIT)  # its bound is that of the relaxation for less RAM
         return replace(placed_schedule, proof=own)
 
     def _proven(self, best: Solution, proof: Proof) -> Solution:
         """`best` with the bound of the relaxation for all RAM."""
-        bound, scope, method = min(proof.bound, best.cost), proof.scope.with_choice(Banks.name, ANY), proof.method
+        bound, scope, method = proof.bound, proof.scope.with_choice(Banks.name, ANY), proof.method
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
-            bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), everything(), ONCE
-        competing = min(self.crossing.least, best.cost)
-        if competing > bound:
-            bound, scope, method = competing, everything(), WAITING
+            bound, scope, method = cost_of_computing_once(self.relaxed), everything(), ONCE
+        if self.crossing.least > bound:
+            bound, scope, method = self.crossing.least, everything(), WAITING
+        bound = solvers.bound_beside(bound, best.cost, method)
         status = Status.LIMIT
         if best.cost <= bound * (1 + solvers.ROUNDING):
             status = Status.OPTIMAL

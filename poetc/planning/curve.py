@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner
@@ -113,12 +114,13 @@ class _Curve:
             return None
         schedule = cheapest.solution.schedule
         cost = schedule.proof.objective
-        bound, scope, method = min(self.planner.least_cost(self.problem), cost), everything(), "every operator once"
+        bound, scope, method = self.planner.least_cost(self.problem), everything(), "every operator once"
         for other in self.points:
             proof = other.solution.proof
             if other.budget_bytes >= budget and bound < proof.bound and bound_holds(other.solution, cheapest.solution):
-                bound, scope = min(proof.bound, cost), proof.scope
+                bound, scope = proof.bound, proof.scope
                 method = proof.method if other is cheapest else f"{proof.method} (for {other.budget_bytes} bytes)"
+        bound = solvers.bound_beside(bound, cost, method)
         if cheapest.budget_bytes != budget:
             method = f"found for {cheapest.budget_bytes} bytes: {schedule.proof.method}; bound: {method}"
         proof = replace(schedule.proof, bound=bound, scope=scope, method=method)

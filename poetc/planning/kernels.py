@@ -327,19 +327,20 @@ class _OpenKernels:
     def _with_proof(self, first: Solution | None, best: Solution) -> Solution:
         """With the bound that holds whatever kernels run."""
         own, once = best.proof, cost_of_computing_once(self.problem)
-        bound, scope, status = min(once, own.objective), everything(), Status.FEASIBLE
+        bound, scope, status = once, everything(), Status.FEASIBLE
         if first is None or Status.LIMIT in (first.proof.status, own.status):
             status = Status.LIMIT
         if first is not None and bound_holds(first, best) and first.proof.bound > bound:
-            bound, scope = min(first.proof.bound, own.objective), first.proof.scope
+            bound, scope = first.proof.bound, first.proof.scope
         is_close = bound >= own.objective * (1 - self.planner.options.gap)
         if solvers.has_wide_gap(bound, own.objective) and not is_close:
             under_order = 0 if self.planner.options.is_quick else self._bound_under_order(best)
             if under_order > bound:
-                bound, scope = min(under_order, own.objective), best.scope
+                bound, scope = under_order, best.scope
                 for name in dict(scope.choices).keys() & {Kernels.name, "state"}:
                     scope = scope.with_choice(name, ANY)
         method = f"{own.method.partition('; bound: ')[0]}; bound: kernels left open"
+        bound = solvers.bound_beside(bound, own.objective, method)
         proof = replace(own, bound=bound, scope=scope, status=status, method=method)
         if proof.gap() <= solvers.ROUNDING:
             proof = replace(proof, status=Status.OPTIMAL)

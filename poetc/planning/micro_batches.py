@@ -61,7 +61,7 @@ class MicroBatches(Alternatives[int]):
         parts = (
             f"{t.count}: {t.outcome}"
             if t.cost is None
-            else f"{t.count}: {show(t.cost)} ({t.outcome}, bound {show(min(t.least, t.cost))})"
+            else f"{t.count}: {show(t.cost)} ({t.outcome}, bound {show(t.least)})"
             for t in results
         )
         return f"micro-batches tried: {'; '.join(parts)}; the bound of the answer is the lowest of these"

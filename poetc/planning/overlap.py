@@ -124,10 +124,11 @@ class Overlap(Reduction[int]):
         if best.is_close(planner.options.gap):
             return best
         seconds = max(planner.left_s, OVERLAP.phases_share * planner.options.time_limit_s)
-        bound = min(proof.objective, solvers.phased_bound(problem, time_limit_s=seconds))
+        bound, by = solvers.phased_bound(problem, time_limit_s=seconds), "parts of the step around one operator"
+        bound = solvers.bound_beside(bound, proof.objective, by)
         if bound <= proof.bound:
             return best
-        method = f"{proof.method.partition('; bound: ')[0]}; bound: parts of the step around one operator"
+        method = f"{proof.method.partition('; bound: ')[0]}; bound: {by}"
         proven = best.with_proof(replace(proof, bound=bound, method=method))
         if not proven.is_close(planner.options.gap):
             return proven
@@ -184,7 +185,7 @@ def _better(known: Solution, solved: Solution) -> Solution:
     best, other = (solved, known) if solved.cost < known.cost else (known, solved)
     if other.proof.bound <= best.proof.bound or not bound_holds(other, best):
         return best
-    bound = min(other.proof.bound, best.cost)
+    bound = solvers.bound_beside(other.proof.bound, best.cost, other.proof.method)
     status = Status.OPTIMAL if bound == best.cost else best.proof.status
     return best.with_proof(replace(best.proof, bound=bound, scope=other.proof.scope, status=status))
 

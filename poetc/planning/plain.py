@@ -289,10 +289,10 @@ def _relabelled(problem: Problem, solved: Schedule, first: Schedule) -> Schedule
 def _claim(problem: Problem, proven: Schedule | None, schedule: Schedule) -> tuple[int, Scope]:
     """The bound, and its scope, that `schedule` may claim where `proven` was proven."""
     own = Scope(order=first_executions(schedule.actions))
-    bound, scope = cost_of_computing_once(problem), Scope()
+    bound, scope, method = cost_of_computing_once(problem), Scope(), "every operator once"
     if proven is not None and proven.proof.scope.choices_cover(own):
-        bound, scope = proven.proof.bound, proven.proof.scope
-    return min(bound, schedule.proof.objective), scope
+        bound, scope, method = proven.proof.bound, proven.proof.scope, proven.proof.method
+    return solvers.bound_beside(bound, schedule.proof.objective, method), scope
 
 
 def _restored(schedule: Callable[[], Schedule], order: tuple[int, ...]) -> Schedule:

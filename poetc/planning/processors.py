@@ -167,7 +167,10 @@ class _Side:
             solution = self._packed(problem, schedule.actions, _placement(problem, schedule), schedule.proof)
             if solution is None:
                 raise LimitError(f"{planner.solver}: its schedule does not pack into {problem.budget_bytes} bytes")
-            return solution
+            proof = solution.proof
+            return solution.with_proof(
+                replace(proof, bound=solvers.bound_beside(proof.bound, solution.cost, proof.method))
+            )
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
         is_paged = not state_fits(problem)
@@ -258,8 +261,7 @@ class _Side:
                 if _cost_of(problem, trace) < best.cost:
                     better = self._as_listed(best, actions, TWICE)
                     if better is not None and better.cost < best.cost:
-                        status = self._status(better.cost, best.proof.bound)
-                        best = better.with_proof(replace(better.proof, status=status))
+                        best = better
         if best.proof.status is Status.OPTIMAL or not can_search(problem):
             return best
         self.planner.progress("searching all placements and orders")
@@ -285,19 +287,17 @@ class _Side:
         return best.with_proof(replace(best.proof, status=self._status(best.cost, best.proof.bound)))
 
     def _as_listed(self, best: Solution, actions: tuple[Action, ...], origin: str = SEARCHED) -> Solution | None:
-        """The solution with these actions, as they are; None if they do not pack."""
-        problem, proof = best.problem, best.proof
-        packed = self._in_memory(problem, actions, verify_parts([(problem, actions)]), proof)
+        """The solution with these actions, as they are, and the bound of `best`; None if they do not pack."""
+        problem = best.problem
+        packed = self._in_memory(problem, actions, verify_parts([(problem, actions)]), best.proof)
         if ram_bytes(problem, packed.plan) > problem.budget_bytes:
             return None
-        stated = replace(packed.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], origin))
-        return replace(packed.with_proof(stated), choices=best.choices).with_choice(
-            Processors.name, _placement(problem, packed.schedule)
-        )
+        named = replace(packed.with_proof(replace(packed.proof, method=origin)), choices=best.choices)
+        return self._proven(named.with_choice(Processors.name, _placement(problem, packed.schedule)), best.proof)
 
     def _exact(self, best: Solution, scope: Scope, least: int) -> Solution:
         """With `least` as the bound."""
-        proof, bound = best.proof, min(least, best.cost)
+        proof, bound = best.proof, solvers.bound_beside(least, best.cost, SEARCHED)
         status = self._status(best.cost, bound)
         method = f"{proof.method.partition('; bound: ')[0]}; bound: {SEARCHED}"
         return best.with_proof(replace(proof, bound=bound, status=status, scope=scope, method=method))
@@ -513,10 +513,10 @@ class _Side:
     def _in_memory(self, problem: Problem, actions: tuple[Action, ...], trace: Trace, proof: Proof) -> Solution:
         """The actions with their own cost, packed as well as time allows: the arena may be larger than the budget.
 
-        They get moves where that helps.
+        They get moves where that helps. The bound of `proof` stays, though it may be about one processor at a time.
         """
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
-        own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
+        own = replace(proof, objective=cost, status=Status.LIMIT)
         schedule = Schedule(solver=self.planner.solver, actions=actions, proof=own)
         until = time.monotonic() + max(1.0, MOVES_SHARE * self.planner.left_s)
         schedule, plan = packed(problem, schedule, until, until, PLAIN.quick_effort)  # moves save the rest
@@ -532,7 +532,7 @@ class _Side:
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
             proof = self._simple()
             scope = proof.scope
-        bound = min(proof.bound, best.cost)
+        bound = solvers.bound_beside(proof.bound, best.cost, proof.method)
         status = self._status(best.cost, bound)
         method = f"{origin}; bound: {proof.method.rpartition('bound: ')[2]}"
         stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)

@@ -508,7 +508,7 @@ class _OpenPlacement:
         own = solution.proof
         proven = replace(
             own,
-            bound=min(bound, own.objective),
+            bound=solvers.bound_beside(bound, own.objective, "placement of state left open"),
             scope=Scope(order=tuple(range(len(self.problem.operators)))).with_choice("state", ANY),
             method=f"{own.method.partition('; bound: ')[0]}; bound: placement of state left open",
         )

@@ -160,7 +160,7 @@ class CoreUsage(Reduction[int]):
             solution = at_prices_of(inner.fixed(asked, known), known)
         if solution is None:
             return None
-        bound = min(solution.cost, least_cost(asked))
+        bound = solvers.bound_beside(least_cost(asked), solution.cost, AT_HAND)
         status = Status.OPTIMAL if solution.cost <= bound * (1 + solvers.ROUNDING) else Status.LIMIT
         proof = replace(solution.proof, bound=bound, status=status, scope=solution.proof.scope.open, method=AT_HAND)
         return self.restore(problem, choice, solution.with_proof(proof))

@@ -7,7 +7,7 @@ import time
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, Scope, SolveOptions, Status, keep_all
-from poetc.solvers.interface import ENGINE_NAME, ROUNDING, BudgetError, Event, NotFoundError, Progress
+from poetc.solvers.interface import ENGINE_NAME, ROUNDING, BudgetError, Event, NotFoundError, Progress, bound_beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.options import warm_start_of
@@ -88,8 +88,8 @@ class Solving:
         if bound > self.bound:
             self.bound, self.bound_by = bound, name
         incumbent = self.race.incumbent
-        if incumbent is not None and self.bound > incumbent.cost * (1 + ROUNDING) + 1:
-            raise AssertionError(f"the bound {self.bound} from {self.bound_by} exceeds a schedule of {incumbent.cost}")
+        if incumbent is not None:
+            bound_beside(self.bound, incumbent.cost, self.bound_by)
 
     def offer_improved(self, codes: list[int], origin: str) -> None:
         """Offer a sequence, cleaned up."""
@@ -181,8 +181,7 @@ class Solving:
             why = f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none"
             raise NotFoundError(why, smallest_bytes)
         incumbent = self.race.incumbent
-        self.take_bound(self.bound, self.bound_by)
-        bound = min(math.ceil(self.bound), incumbent.cost)
+        bound = bound_beside(self.bound, incumbent.cost, self.bound_by)
         gap = (incumbent.cost - bound) / max(1, incumbent.cost)
         if gap <= ROUNDING:
             status = Status.OPTIMAL

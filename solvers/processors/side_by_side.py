@@ -34,7 +34,7 @@ from poetc.scheduling import (
     keep_all_decisions,
     verify_parts,
 )
-from poetc.solvers.interface import SolverInfo
+from poetc.solvers.interface import SolverInfo, bound_beside
 from poetc.solvers.processors.bounds import relaxed
 from poetc.solvers.processors.placing import Placement, cost_the_same, placed
 
@@ -137,13 +137,9 @@ def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Sched
         return None
     actions, trace = best
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
-    proof = Proof(
-        status=Status.FEASIBLE,
-        objective=cost,
-        bound=min(cost, relaxed(problem).least),
-        scope=Scope(),
-        method="every operator once; bound: work and hand-overs divided among processors, critical path",
-    )
+    method = "every operator once; bound: work and hand-overs divided among processors, critical path"
+    bound = bound_beside(relaxed(problem).least, cost, method)
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=bound, scope=Scope(), method=method)
     return Schedule(solver=info.name, actions=actions, proof=proof)
 
 

@@ -25,6 +25,7 @@ from poetc.commands.locking import (
     findings_of,
     github,
     hash_of,
+    hash_of_entry,
     junit,
     line_of,
     parse_tolerance,
@@ -123,6 +124,22 @@ def test_what_the_time_limit_stopped_fails_where_something_changed(what: str) ->
         now = msgspec.structs.replace(now, hashes=msgspec.structs.replace(ENTRY.hashes, **{what: "other"}))
     assert [f.rule for f in findings_of(ENTRY, now) if f.fails] == ["worse", "proof"]
     assert "the time limit stopped it" in findings_of(ENTRY, now)[0].message
+
+
+def test_an_entry_that_was_edited_is_no_work_of_a_busy_machine() -> None:
+    """A lower energy that somebody wrote into the file: the solver never found it, with whatever time."""
+    own = msgspec.structs.replace(ENTRY, hashes=msgspec.structs.replace(ENTRY.hashes, entry=hash_of_entry(ENTRY)))
+    now = msgspec.structs.replace(own, result=msgspec.structs.replace(RESULT, status="limit", bound=900_000))
+    locked = msgspec.structs.replace(now, hashes=msgspec.structs.replace(own.hashes, entry=hash_of_entry(now)))
+    assert rules(now, locked) == []
+    edited = msgspec.structs.replace(locked, result=msgspec.structs.replace(now.result, objective=950_000))
+    assert [(f.rule, f.fails) for f in findings_of(edited, now)] == [
+        *[("worse", True), ("proof", True)],
+        ("changed", False),
+    ]
+    assert findings_of(edited, now)[-1].message == "changed since it was locked: the entry itself"
+    other = msgspec.structs.replace(edited, versions={"poetc": "1"})  # whose entries may have other fields
+    assert all("the entry itself" not in f.message for f in findings_of(other, now))
 
 
 @pytest.mark.parametrize(

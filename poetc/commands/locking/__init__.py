@@ -13,6 +13,7 @@ from poetc.commands.locking._file import (
     Result,
     dumps,
     hash_of,
+    hash_of_entry,
     line_of,
     read,
     write,

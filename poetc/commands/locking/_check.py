@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from poetc.commands.locking._file import Entry, Result, is_hash_of, line_of, read
+from poetc.commands.locking._file import Entry, Result, hash_of_entry, is_hash_of, line_of, read
 from poetc.commands.locking._lock import is_unchanged, solve_entry
 from poetc.devices import format_bytes, format_cost, format_enough, format_gap
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
@@ -221,6 +221,9 @@ def findings_of(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tupl
     changed = [what for what in files if getattr(hashes, what) != getattr(now.hashes, what)]
     if hashes.options != now.hashes.options and not is_hash_of(hashes.options, now.options):
         changed.append("options")
+    # Another version of poetc may write entries with other fields.
+    if hashes.entry and locked.versions == now.versions and hashes.entry != hash_of_entry(locked):
+        changed.append("the entry itself")
     versions = _version_words(locked.versions, now.versions)
     stopped = after.status == "limit"
     # The solver is deterministic: of the same problem, the same code would find the same again.

@@ -27,7 +27,7 @@ from poetc.scheduling import (
     on_store,
     unchanged_state,
 )
-from poetc.solvers.interface import ENGINE_NAME, ROUNDING, Event, Progress
+from poetc.solvers.interface import ENGINE_NAME, ROUNDING, Event, Progress, bound_beside
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.beside import BackgroundTask
@@ -138,7 +138,7 @@ class PlacementSearch:
         placed = on_store(self.problem, stored)
         codes, cost = self._codes[stored], int(self.known[stored])
         actions = Completer(placed).run(Model(placed).decisions(codes)).actions
-        least = min(cost, math.ceil(self.bound))
+        least = bound_beside(self.bound, cost, "state placement")
         scope = Scope(order=tuple(range(len(self.problem.operators)))).with_choice("state", ANY)
         proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, scope=scope, method="race")
         return Schedule(solver=ENGINE_NAME, actions=actions, proof=proof)

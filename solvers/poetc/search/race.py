@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, Scope, SolveOptions, Status
-from poetc.solvers.interface import ENGINE_NAME
+from poetc.solvers.interface import ENGINE_NAME, bound_beside
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -226,7 +226,7 @@ class Race:
         proof = Proof(
             status=Status.LIMIT,
             objective=cost,
-            bound=min(cost, int(self.model.base_cost)),
+            bound=bound_beside(int(self.model.base_cost), cost, "every operator once"),
             scope=Scope(),
             method=f"schedule: {self.incumbent.origin}; bound: every operator once",
         )
