@@ -33,6 +33,7 @@ from poetc.scheduling import (
     ScheduleError,
     Variant,
     for_recent,
+    remember,
     verify,
     without_moves,
 )
@@ -147,7 +148,7 @@ class Kernels(Reduction[Kernel]):
         seconds = min(planner.left_s, seconds)
         chosen = solvers.kernel_of_fullest(problem, time_limit_s=seconds)
         if time.monotonic() - started < seconds:
-            self._fullest[problem] = chosen
+            remember(self._fullest, problem, chosen)
         return chosen
 
     def _with(self, problem: Problem, operators: Iterable[OperatorSpec]) -> Problem:

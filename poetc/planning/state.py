@@ -45,6 +45,7 @@ State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
 
 Placement = frozenset[int]  # the first versions of state tensors that live on the store
+IN_RAM: Placement = frozenset()
 
 
 def state_fits(problem: Problem) -> bool:
@@ -65,7 +66,6 @@ class StatePlacement(Reduction[Placement]):
             raise UsageError(f"--state {mode}: there are {', '.join(STATES)}")
         self.mode = mode
         self.begun: dict[tuple[Problem, bool], _Begun] = {}  # by problem, and whether its order is fixed
-        self.ended: dict[tuple[Problem, bool], _Ended] = {}  # likewise, where nothing is placed
         self.ladders: Ladders = {}
 
     def is_open(self, problem: Problem) -> bool:
@@ -91,7 +91,7 @@ class StatePlacement(Reduction[Placement]):
             yield known
         yield everything(problem)
         yield unchanged_state(problem)
-        yield frozenset()
+        yield IN_RAM
 
     def fix(self, problem: Problem, choice: Placement) -> Problem:
         return on_store(problem, choice)
@@ -154,14 +154,14 @@ class StatePlacement(Reduction[Placement]):
     def _going_on(self, problem: Problem, planner: Planner, least_bytes: int) -> Solution:
         """The solution with all state in RAM. A second search goes on where the first one ended, in its order."""
         key, inner = (problem, planner.options.fixed_order), _with(planner, problem, least_bytes)
-        known = self.ended.get(key)
-        if known is None or inner.warm_start.to_beat is not None:
+        known = self.begun.get(key)
+        if known is None or known.search is not None or inner.warm_start.to_beat is not None:
             solution = inner.solve(problem)
         else:
             part = inner.part(inner.left_s, fixed_order=True, seed=inner.options.seed + 1)
-            part = part.with_warm_start(start=known.schedule, proven=known.proven)
+            part = part.with_warm_start(start=known.schedules[IN_RAM], proven=known.proven[IN_RAM])
             solution = with_own_order(known.order, part.solve(in_order(problem, known.order)))
-        self.ended[key] = _ended(problem, solution)
+        self.begun[key] = _ended(problem, solution)
         return solution
 
     def usual(self, problem: Problem) -> Problem:
@@ -249,38 +249,28 @@ def _left_s(planner: Planner) -> float:
     return max(planner.left_s, min(STATE.floor_s, STATE.floor_share * planner.options.work_limit_s))
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A solve with nothing left open: its schedule, without moves, and the bound for its order.
+@dataclass(slots=True)
+class _Begun:
+    """A solve that has ended: another one of the same problem goes on there, under the order that was chosen.
 
-    Both are of the problem in that order.
+    `search`: that for a placement, where one is open. `schedules` and `proven`: by placement, the schedule without
+    moves and the bound, under that order.
     """
 
-    order: tuple[int, ...]
-    schedule: Schedule
-    proven: int
+    order: Order
+    search: solvers.PlacementSearch | None = None
+    schedules: dict[Placement, Schedule] = field(default_factory=dict)
+    proven: dict[Placement, int] = field(default_factory=dict)
 
 
-def _ended(problem: Problem, solution: Solution) -> _Ended:
-    """The knowledge that a later solve of the problem begins with."""
+def _ended(problem: Problem, solution: Solution) -> _Begun:
+    """The knowledge that a later solve with all state in RAM begins with."""
     schedule, scope = without_moves(problem, solution.schedule), solution.proof.scope
     order = first_executions(schedule.actions)
     about_it = scope.order == order and scope.repetition is Repetition.ANY and not scope.choices
     place = tuple(sorted(range(len(order)), key=order.__getitem__))
-    return _Ended(order, solvers.restored(schedule, place), solution.proof.bound if about_it else 0)
-
-
-@dataclass(slots=True)
-class _Begun:
-    """A solve with the placement open that has ended: another one of the same problem goes on there.
-
-    `schedules` and `proven`: by placement, the schedule without moves and the bound, under the order that was chosen.
-    """
-
-    order: Order
-    search: solvers.PlacementSearch
-    schedules: dict[Placement, Schedule] = field(default_factory=dict)
-    proven: dict[Placement, int] = field(default_factory=dict)
+    proven = solution.proof.bound if about_it else 0
+    return _Begun(order, None, {IN_RAM: solvers.restored(schedule, place)}, {IN_RAM: proven})
 
 
 class _OpenPlacement:
@@ -296,7 +286,7 @@ class _OpenPlacement:
     def solve(self) -> Solution:
         problem, planner = self.problem, self.planner
         if problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns:
-            return self.reduction.restore(problem, frozenset(), _with(planner, problem).solve(problem))
+            return self.reduction.restore(problem, IN_RAM, _with(planner, problem).solve(problem))
         self.least_bytes = planner.lower_bound_bytes(problem)
         if self.least_bytes > problem.budget_bytes:  # the error says which budget works
             roomier = _roomier(problem)
@@ -344,7 +334,8 @@ class _OpenPlacement:
         stop_at = self.planner.started + STATE.stop_share * self.limit_s
         key = self.problem, self.options.fixed_order
         begun = self.reduction.begun.get(key)
-        if begun is None:
+        search = None if begun is None else begun.search
+        if begun is None or search is None:
             first = self._at_once()
             if not self.options.fixed_order:
                 self.order = self._best_order(self.planner.started + STATE.stop_share * self.limit_s / 2)
@@ -354,11 +345,11 @@ class _OpenPlacement:
             begun = self.reduction.begun[key] = _Begun(self.order, search)
         else:
             self.options = replace(self.options, seed=self.options.seed + 1)  # runs of the race are others than before
-            begun.search.go_on(self.options, stop_at, self._report)
+            search.go_on(self.options, stop_at, self._report)
             for on, schedule in begun.schedules.items():
-                begun.search.take(on, schedule)
+                search.take(on, schedule)
         self.order, self.begun = begun.order, begun
-        return begun.search
+        return search
 
     def _at_once(self) -> tuple[Placement, Schedule] | None:
         """Something to show before orders are searched: the cheapest of both ends, and of frozen state on the store."""

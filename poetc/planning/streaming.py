@@ -29,7 +29,7 @@ from poetc.planning.settings import KERNEL, STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.planning.state import everything_on_store
 from poetc.planning.streamed_operators import StreamedOperators, needs_bytes, unpriced
-from poetc.scheduling import OperatorSpec, Problem, ScheduleError
+from poetc.scheduling import OperatorSpec, Problem, ScheduleError, remember
 from poetc.scheduling.scope import Option
 
 # For each streamed operator: its index, the number of its alternative, how many tensors it streams, and these.
@@ -229,9 +229,8 @@ class Streaming(Reduction[Streams]):
     def _ranked_once(self, problem: Problem, planner: Planner, whole: float) -> Ranked:
         """`_ranked`, which takes long, for all solves of the problem."""
         key = problem, planner.options.is_quick
-        if key not in self._rankings:
-            self._rankings[key] = self._ranked(problem, planner, whole)
-        return self._rankings[key]
+        known = self._rankings.get(key)
+        return remember(self._rankings, key, self._ranked(problem, planner, whole)) if known is None else known
 
     def _ranked(self, problem: Problem, planner: Planner, whole: float = math.inf) -> Ranked:
         """Proposals that may fit, the one with the cheapest first schedule first.

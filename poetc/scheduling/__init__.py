@@ -20,7 +20,7 @@ from poetc.scheduling._keep_all import keep_all, keep_all_decisions, keep_all_pe
 from poetc.scheduling._packing import Lifetime, lifetimes_of, pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._queues import FROM_STORE, TO_STORE
-from poetc.scheduling._recent import for_recent
+from poetc.scheduling._recent import for_recent, remember
 from poetc.scheduling._relocation import pack_with_moves, without_moves
 from poetc.scheduling._state import (
     all_in_ram,
@@ -131,6 +131,7 @@ __all__ = [
     "problem_from_json",
     "problem_schema",
     "problem_to_json",
+    "remember",
     "schedule_from_json",
     "schedule_to_json",
     "settled",

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from poetc.scheduling.problem import OperatorSpec, Problem, TensorSpec
 
+KeyT = TypeVar("KeyT")
 ResultT = TypeVar("ResultT")
 
 KNOWN = 16  # results of so many problems are kept
@@ -39,6 +40,14 @@ def for_recent(function: Callable[[Problem], ResultT]) -> Callable[[Problem], Re
         return entry[1]
 
     return recalled
+
+
+def remember(known: dict[KeyT, ResultT], key: KeyT, result: ResultT) -> ResultT:
+    """Keep `result` for a problem, or for a key that holds one, in place of the first of too many."""
+    known[key] = result
+    while len(known) > KNOWN:
+        del known[next(iter(known))]
+    return result
 
 
 _Parts = tuple[tuple[OperatorSpec, ...], tuple[TensorSpec, ...]]

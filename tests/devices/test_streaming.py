@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -67,6 +68,24 @@ def test_only_what_is_chosen_is_priced() -> None:
     assert sum(op.cut != "" for op in made.values()) > 10
     assert len(offer._prices) <= len(made)
     assert all(op.time_ns > 0 for op in made.values())
+
+
+def test_a_price_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floors and choices ask for the same blocks of the same operators again and again."""
+    offer, priced, cost = offered(), list[object](), StreamedAlternatives._cost
+
+    def counted(alternatives: StreamedAlternatives, *arguments: Any) -> Any:
+        priced.append(arguments)
+        return cost(alternatives, *arguments)
+
+    monkeypatch.setattr(StreamedAlternatives, "_cost", counted)
+    made = within(offer, 0)
+    streamed = {k: frozenset({*op.reads_store, *op.writes_store}) for k, op in made.items()}
+    for k, tensors in streamed.items():
+        for number in offer.numbers(k, tensors)[:2]:
+            at = offer.numbers(k, tensors).index(number)
+            assert offer.priced(k, tensors, at) == offer.priced(k, tensors, at)
+    assert len(priced) == len(offer._prices) > 10
 
 
 def test_blocks_in_threads_cost_what_kernels_in_threads_do() -> None:

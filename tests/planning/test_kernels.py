@@ -7,13 +7,14 @@ import itertools
 import math
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
-from poetc.planning import ram_bytes
-from poetc.planning.kernels import KERNELS, fastest, kernels_of, with_least_workspace
+from poetc.planning import Planner, ram_bytes
+from poetc.planning.kernels import KERNELS, Kernels, fastest, kernels_of, with_least_workspace
 from poetc.planning.search_log import SearchLog
 from poetc.scheduling import (
     ANY,
@@ -35,6 +36,7 @@ from tests.support.problems import random_dag, training_problem
 
 SEEDS = range(30)
 OPTIONS = SolveOptions(time_limit_s=20.0, fixed_order=True)
+CLOCK = "poetc.planning.kernels.time"
 MOST_OPEN = 3  # operators with variants
 
 
@@ -199,3 +201,22 @@ def test_the_fullest_operator_leaves_room_for_other_tensors(monkeypatch: pytest.
     assert len(limits) == 1 and limits[0] >= 0.4  # a second solve goes on with the problem of the first
     monkeypatch.setattr(solvers, "kernel_of_fullest", lambda problem, time_limit_s: (0, 0))
     assert found.cost < planner(options=options).solve(problem).cost
+
+
+@pytest.mark.parametrize(("took_s", "asked"), [(0.0, 1), (10**6, 2)])
+def test_a_kernel_of_the_fullest_that_the_clock_chose_is_chosen_anew(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, asked: int
+) -> None:
+    """With another one a second solve would begin with nothing, and a choice cut short may be 17 % dearer."""
+    problem, clock, calls = case(0)[0], itertools.count(step=took_s), list[float]()
+
+    def choose(_: Problem, time_limit_s: float) -> tuple[int, int]:
+        calls.append(time_limit_s)
+        return 0, 0
+
+    monkeypatch.setattr(CLOCK, SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(solvers, "kernel_of_fullest", choose)
+    kernels, inner = Kernels(), Planner(options=OPTIONS)
+    for _ in range(2):
+        kernels._roomy_at_fullest(problem, inner)
+    assert len(calls) == asked

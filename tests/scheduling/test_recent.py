@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from poetc.scheduling import Problem, for_recent
+from poetc.scheduling import Problem, for_recent, remember
 from poetc.scheduling._recent import KNOWN
 from tests.support.problems import training_problem
 
@@ -38,6 +38,13 @@ def test_the_last_problems_are_known_whatever_their_budget() -> None:
     for other in (*others, problem):
         assert recalled(other) == other.name
     assert asked.count(problem.name) == 2, "it was the oldest"
+
+
+def test_the_first_of_too_many_results_is_forgotten() -> None:
+    known = dict[int, str]()
+    for k in range(KNOWN + 2):
+        assert remember(known, k, f"{k}") == f"{k}"
+    assert list(known) == list(range(2, KNOWN + 2))
 
 
 @pytest.mark.usefixtures("many_switches")
