@@ -18,7 +18,7 @@ EPILOG = """\b
 Examples:
   poetc sweep model.onnx --batch 16 -d rpi4 -b 30%,50%,70%
   poetc sweep model.onnx -d rpi4 -b 40%,60%,80% --html curve.html
-  poetc sweep *.onnx -d stm32f746 -d nrf52840 -b 128kB -o boards.jsonl -j 4
+  poetc sweep *.onnx -d stm32f746,nrf52840 -b 128kB -o boards.jsonl -j 4
   poetc sweep *.onnx -d rpi4 -b 50% --scheduler tcp://10.0.0.5:8786
 """
 
@@ -31,9 +31,10 @@ Examples:
     "devices",
     multiple=True,
     default=("host",),
-    metavar="NAME|FILE",
+    metavar="NAME|FILE,...",
+    callback=_options.split_names,
     shell_complete=_options.complete_device,
-    help="Device profile. May be repeated. Default: host.",
+    help="Device profiles: rpi4,nrf52840. May be repeated. Default: host.",
 )
 @_options.budgets_option("Default: the device's RAM.")
 @_solving.problem_options

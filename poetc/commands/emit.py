@@ -23,6 +23,7 @@ from poetc.commands.programs import (
     values_of,
 )
 from poetc.commands.weights import require_floats
+from poetc.devices import format_bytes
 from poetc.emit import (
     GOALS,
     LAYOUTS,
@@ -103,7 +104,8 @@ def emit(
     parts = [_part(one, name, chosen, its_board, form.sections) for one, name in zip(solved, all_names, strict=True)]
     size = None
     if chosen.build == "firmware" and not opt_level:
-        size = _firmware_size(parts[0], its_board, numerics, memory_of(solved[0]), checkpoint)
+        instead = "" if board is not None else _own_board(solved[0], target, its_board)
+        size = _firmware_size(parts[0], its_board, numerics, memory_of(solved[0]), checkpoint, instead)
     progress("writing C")
     copies: list[str] = []
     build = Build(
@@ -235,22 +237,37 @@ def _build_package(out: Path, compiler: str) -> list[str]:
     return []
 
 
+def _own_board(solved: Artifact, target: str, usual: boards.Board | None) -> str:
+    """The ways to firmware for the device itself, where the usual board of the target is too small for it."""
+    profile, device = solved.profile, solved.problem.device
+    if usual is None or profile is None or usual.name in device:
+        return ""
+    own = f"{device} with {format_bytes(profile.ram_bytes)} of RAM"
+    return (
+        f"; {usual.name} is the usual board of {target}: for the {own} give --board DIR, or the --layout of a project"
+    )
+
+
 def _firmware_size(
     part: Part,
     board: boards.Board | None,
     numerics: Numerics,
     memory: Memory,
     checkpoint: int | None,
+    instead: str = "",
 ) -> FirmwareSize | None:
-    """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
+    """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it.
+
+    `instead`: another way out, for the message.
+    """
     program = part.programs[0]
     if board is None or board.code is None or program.banks:
         return None
     if not is_measured(board):
-        require_ram(program, part.values, board, memory)
+        require_ram(program, part.values, board, memory, instead)
         return None
     size = firmware_size(program, board, values=part.values, numerics=numerics, memory=memory, checkpoint=checkpoint)
-    require_room(program, board, size)
+    require_room(program, board, size, instead)
     return size
 
 

@@ -200,10 +200,13 @@ def predicted_sizes(solved: Artifact, training: Program | None = None) -> dict[s
     return {"firmware_board": board.name, **dict(zip(SIZE_KEYS, values, strict=True))}
 
 
-def require_ram(program: Program, values: Mapping[str, Value], board: boards.Board, memory: emit.Memory) -> None:
+def require_ram(
+    program: Program, values: Mapping[str, Value], board: boards.Board, memory: emit.Memory, instead: str = ""
+) -> None:
     """UsageError where a board whose code nobody has measured has too little RAM for arena and stack alone.
 
     The same for its flash: constants and initial state. The linker finds the code and variables beside them.
+    `instead`: another way out, for the message.
     """
     assert board.ram is not None and board.code is not None
     needed_bytes = program.arena_bytes + memory.stack_bytes
@@ -211,18 +214,18 @@ def require_ram(program: Program, values: Mapping[str, Value], board: boards.Boa
         raise UsageError(
             f"{board.name} has {board.ram.size_bytes} bytes of RAM; the arena of {program.arena_bytes} with"
             f" {memory.stack_bytes} for the stack needs {needed_bytes}, {needed_bytes - board.ram.size_bytes} too many:"
-            f" solve for --budget {board.ram.size_bytes} or less"
+            f" solve for --budget {board.ram.size_bytes} or less{instead}"
         )
     image_bytes = program.flash_bytes + len(packed_state(program, values))
     if image_bytes > board.code.size_bytes:
         raise UsageError(
             f"{board.name} has {board.code.size_bytes} bytes of flash; constants and initial state alone are"
             f" {image_bytes}, {image_bytes - board.code.size_bytes} too many: train a smaller model, or emit for a"
-            " board with more"
+            f" board with more{instead}"
         )
 
 
-def require_room(program: Program, board: boards.Board, size: emit.FirmwareSize) -> None:
+def require_room(program: Program, board: boards.Board, size: emit.FirmwareSize, instead: str = "") -> None:
     """UsageError where a board has less RAM or flash than the firmware will take: before the linker has to say it."""
     assert board.ram is not None and board.code is not None
     stack, excess = size.ram_bytes - size.arena_bytes, size.ram_bytes - board.ram.size_bytes
@@ -230,11 +233,11 @@ def require_room(program: Program, board: boards.Board, size: emit.FirmwareSize)
         raise UsageError(
             f"{board.name} has {board.ram.size_bytes} bytes of RAM; the arena of {program.arena_bytes} with {stack} for"
             f" stack and variables needs {size.ram_bytes}, {excess} too many: solve for --budget"
-            f" {board.ram.size_bytes} or less"
+            f" {board.ram.size_bytes} or less{instead}"
         )
     excess = size.flash_bytes - board.code.size_bytes
     if excess > 0:
         raise UsageError(
             f"{board.name} has {board.code.size_bytes} bytes of flash; code, tables and initial state need about"
-            f" {size.flash_bytes}, {excess} too many: train a smaller model, or emit for a board with more"
+            f" {size.flash_bytes}, {excess} too many: train a smaller model, or emit for a board with more{instead}"
         )

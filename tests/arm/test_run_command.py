@@ -144,6 +144,19 @@ def test_what_a_board_has_no_room_for_is_not_built(solve: Solve, tmp_path: Path)
     assert (done.code, needed, excess) == (2, arena + rest, needed - 16384)
 
 
+def test_a_refusal_names_the_device_where_the_usual_board_of_a_target_is_smaller(solve: Solve, tmp_path: Path) -> None:
+    artifact.write(solve("ds-cnn", 2, "rp2040", "60%").artifact, tmp_path / "large", {})
+    emitted = poetc("emit", tmp_path / "large", "--target", "cortex-m0", "-o", tmp_path / "src")
+    assert (emitted.code, emitted.err.count("\n")) == (2, 1), emitted.err
+    assert re.search(
+        r"^poetc: error: microbit has 16384 bytes of RAM; .* --budget 16384 or less; microbit is the usual board of"
+        r" cortex-m0: for the rp2040 with 262\.1 kB of RAM give --board DIR, or the --layout of a project$",
+        emitted.err.rstrip(),
+    ), emitted.err
+    named = poetc("emit", tmp_path / "large", "--board", "microbit", "-o", tmp_path / "src")
+    assert named.code == 2 and "rp2040" not in named.err
+
+
 def test_linkers_words_come_without_the_linker() -> None:
     lines = [
         "/usr/lib/gcc/bin/arm-none-eabi-ld: the arena of 9 bytes does not fit",
