@@ -9,7 +9,7 @@ import pytest
 
 from poetc.planning import Planner, Solution, reductions
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
-from poetc.scheduling import Paging, SolveOptions, keep_all_peak_bytes
+from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes
 from tests.planning.parallel.test_ways import THREADS, several, ways_of
 from tests.support.problems import training_problem
 
