@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from poetc.errors import LimitError
 from poetc.planning import Planner, Solution, reductions
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
 from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes
@@ -20,17 +21,18 @@ def test_a_way_that_is_dearer_by_its_steps_gets_no_share(
 ) -> None:
     random = Random(0)
     ways = ways_of(replace(several(random, training_problem(random, 5, paging=True), 0), paging=Paging.SYNC))
-    shares, solved = list[float](), CoreUsage._solved
+    shares = list[float]()
 
-    def recorded(usage: CoreUsage, problem: Problem, way: int, inner: Planner, part: float, *_: float) -> Solution:
+    def recorded(_usage: CoreUsage, _problem: Problem, _way: int, _inner: Planner, part: float, *_: float) -> Solution:
         shares.append(part)
-        return solved(usage, problem, way, inner, part)
+        raise LimitError("its share is known")
 
     monkeypatch.setattr(CoreUsage, "_solved", recorded)
     monkeypatch.setattr(CoreUsage, "_is_better_apart", lambda *_, **__: True)
+    monkeypatch.setattr(CoreUsage, "_least", lambda *_, **__: 0)
     costs = {ALONE: 10**6, THREADS: dearer * 10**6, SIDE_BY_SIDE: 10**9}
     monkeypatch.setattr(CoreUsage, "_cost_at_hand", lambda _usage, _problem, way, _planner: costs[way])
-    options = SolveOptions(time_limit_s=6, work_limit_s=0.3, fixed_order=True, gap=1e-9)
+    options = SolveOptions(time_limit_s=60, work_limit_s=0.3, fixed_order=True, gap=1e-9)
     tight = replace(ways[ALONE], budget_bytes=int(0.55 * keep_all_peak_bytes(ways[ALONE])))
     Planner(options=options, reductions=reductions("auto", ways=[ways])).solve(tight)
     assert shares[0] == share
