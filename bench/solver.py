@@ -198,7 +198,7 @@ def way_gap(answer: Mapping[str, object]) -> object:
     """The gap among schedules that use cores as the answer does, out of its notes; else the gap."""
     notes = answer.get("notes")
     for note in notes if isinstance(notes, list) else ():
-        if found := re.search(r"within ([\d.]+)% of the bound for this way", note):
+        if found := re.search(r"gap ([\d.]+) % for this way", note):
             return float(found[1]) / 100
     return answer.get("gap")
 

@@ -32,7 +32,16 @@ from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.solve import solve
 from poetc.commands.trainer import trainer
 from poetc.commands.weights import by_graph_name
-from poetc.devices import AUTO, DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
+from poetc.devices import (
+    AUTO,
+    DeviceProfile,
+    format_bytes,
+    format_cost,
+    format_ns,
+    format_pj,
+    list_profiles,
+    load_profile,
+)
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import require_tmpdir, scratch_directory
@@ -469,12 +478,13 @@ class Solution:
     def _rows(self) -> list[tuple[str, str]]:
         s, p = self.summary, self.schedule.proof
         ended = (s.get(key) for key in ("asked_gap", "one_core_of", "stopped_by"))
-        status = reporting.status_words(self.status, self.gap, *ended)
+        least, everything = format_cost(self.problem.objective, p.bound), p.scope.is_everything
+        status = reporting.status_words(self.status, self.gap, *ended, least=least, is_everything=everything)
         executions = verify(self.problem, self.schedule).executions
         moves = f"{s['page_outs']} page transfers out, {s['page_ins']} in"
         scope = reporting.scope_sentence(p.scope, s.get("core_ways"))
         return [
-            ("status", f"{status}; gap {self.gap:.3%} of the total ({scope})"),
+            ("status", f"{status} ({scope})"),
             ("device", self.problem.device),
             ("RAM", f"{format_bytes(self.peak_bytes)} of {format_bytes(self.problem.budget_bytes)}"),
             ("keep-all", format_bytes(s["keep_all_peak_bytes"])),

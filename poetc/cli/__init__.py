@@ -10,13 +10,14 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
 import click
 
-from poetc.cli._commands import Commands
+from poetc.cli._commands import BEGAN, Commands
 from poetc.cli._errors import exit_code_of
 
 # Thresholds of the garbage collector. Searches make and drop millions of objects without cycles. The default looks for
@@ -60,17 +61,17 @@ def cli(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code; every failure is one line on stderr."""
-    argv = list(sys.argv[1:] if arguments is None else arguments)
+    began, argv = time.monotonic(), list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(*COLLECTIONS)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = _run(argv)
+        code = _run(argv, began)
     except BaseException as error:
         code = exit_code_of(error, argv)
     sys.exit(code)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], began: float) -> int:
     completing = os.environ.get("_POETC_COMPLETE")
     if completing:
         from click.shell_completion import shell_complete
@@ -79,6 +80,7 @@ def _run(arguments: list[str]) -> int:
         return shell_complete(cli, {}, "poetc", "_POETC_COMPLETE", completing)
     # Not click's own main(): it keeps interrupts and closed pipes to itself.
     with cli.make_context("poetc", arguments) as context:
+        context.meta[BEGAN] = began
         cli.invoke(context)
     sys.stdout.flush()
     return 0

@@ -8,6 +8,8 @@ from collections.abc import Iterator, MutableMapping
 import click
 from click.shell_completion import CompletionItem
 
+BEGAN = "poetc.began"  # in the context: when the command began, by `time.monotonic`
+
 # In the order of docs/reference/cli.md. `import-gguf` is `import_gguf` in the file import_gguf.py.
 COMMANDS = {
     "analyze": "Show the needs of training MODEL: memory, operators, smallest budget.",

@@ -106,7 +106,14 @@ def solve_text(summary: Mapping[str, Any]) -> str:
 
     limit = summary["deadline_ns"]
     bound = summary["gap"], summary["asked_gap"]
-    claimed = status_words(summary["status"], *bound, summary["one_core_of"], summary.get("stopped_by"))
+    claimed = status_words(
+        summary["status"],
+        *bound,
+        summary["one_core_of"],
+        summary.get("stopped_by"),
+        least=_bound(summary),
+        is_everything=set(summary["scope"].values()) == {"any"},
+    )
     recomputed = recomputed_of(summary["recomputed_operators"], summary["recomputes"], summary["operators"])
     return fields(
         (
@@ -122,7 +129,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("keep-all peak", size(keep_all)),
             ("smallest budget found", _smallest(summary)),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
-            ("proven bound", f"{_bound(summary)}  (gap {format_gap(summary['gap'])} of the total)"),
+            ("proven bound", f"{_bound(summary)}"),
             ("gap on overhead", gap_on_overhead(summary)),
             ("proven for", summary["schedule_class"] or ""),
             ("waiting for the store", duration(summary["stall_ns"] or None)),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from poetc.cli import _options, _solving
+from poetc.cli._commands import BEGAN
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
@@ -67,7 +69,7 @@ def solve(
     from poetc.commands import solve as command
 
     options["out"] = options["out"] or requests.out_directory(model)
-    request = _solving.solve_request(model, options)
+    request = replace(_solving.solve_request(model, options), began=click.get_current_context().meta.get(BEGAN))
     with console.progress("reading the model", request.options.time_limit_s) as progress:
         result = command.solve(request, progress)
     console.notes(result.summary["notes"])

@@ -156,13 +156,13 @@ def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], T],
     if request.model.training.saved != "auto":
         return way(request)
     *others, last = formats_of_auto(request.model.training)
-    limit_s, started = request.options.time_limit_s, time.monotonic()
+    stop_at, limit_s = request.stop_at, request.options.time_limit_s
     for form in others:
         with suppress(InfeasibleError, LimitError):
             return way(with_saved(request, form))
         progress(f"nothing found with saved tensors as --saved {form}")
-        left_s = max(limit_s - (time.monotonic() - started), LEAST_LEFT * limit_s)
-        request = replace(request, options=replace(request.options, time_limit_s=left_s))
+        left_s = max(stop_at - time.monotonic(), LEAST_LEFT * limit_s)
+        request = replace(request, began=None, options=replace(request.options, time_limit_s=left_s))
     return way(with_saved(request, last))
 
 

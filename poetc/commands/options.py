@@ -162,14 +162,14 @@ SEARCH = in_group(
         values=SECONDS,
         default=60.0,
         metavar="SECONDS",
-        help="Time of search and proof. The best schedule by then is the answer.",
+        help="Time of reading, search and proof. The best schedule by then is the answer.",
     ),
     Option(
         name="gap",
         values=Number(0, 1),
         default=DEFAULT_GAP,
         metavar="FRACTION",
-        help="Stop when proven to be within this fraction of the least energy: 0.001 is 0.1 %; 0 proves to the end.",
+        help="Stop when no schedule can save more than this fraction of the cost: 0.001 is 0.1 %; 0 proves on.",
     ),
     Option(
         name="fixed_order",

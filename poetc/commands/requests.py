@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,6 +94,7 @@ class SolveRequest:
     out: Path | None = None
     force: bool = False  # files in `out` that the user changed are replaced, and copies kept
     smallest: bool = True  # the least RAM is looked for, to be told
+    began: float | None = None  # when the time limit began, by `time.monotonic`; None: when it is solved
 
     def __post_init__(self) -> None:
         if self.options.time_limit_s <= 0:
@@ -113,6 +116,11 @@ class SolveRequest:
         ):
             if value is not None and not self.is_best:
                 raise UsageError(f"{option} does nothing without --train {BEST}")
+
+    @property
+    def stop_at(self) -> float:
+        """When the time is up, by `time.monotonic`; of a limit that begins now, where none has begun."""
+        return (time.monotonic() if self.began is None else self.began) + self.options.time_limit_s
 
     @property
     def is_best(self) -> bool:
@@ -145,12 +153,13 @@ class SolveRequest:
         offers: Sequence[EncodingSpace] = (),
         ways: Sequence[Problems] = (),
         streams: Sequence[AlternativesOf] = (),
+        end_at: float = math.inf,
     ) -> Planner:
         """The planner for this request.
 
         `micro_batches`: the problems by number of parts, where that is open too. `updates`: the choice of the updates.
         `offers`: encodings of saved tensors. `ways`: of using several processors.
-        `streams`: make the streamed alternatives of operators.
+        `streams`: make the streamed alternatives of operators. `end_at`: when all has to be done.
         """
         return Planner(
             options=replace(self.options, time_limit_s=time_limit_s),
@@ -158,6 +167,7 @@ class SolveRequest:
             reductions=reductions(self.state_mode, micro_batches, updates, offers, ways, streams),
             progress=progress,
             best=BestSoFar(log=self.events or SearchLog()),
+            end_at=end_at,
         )
 
 

@@ -87,7 +87,8 @@ class _Answer:
 
     `request`: the one that was asked, with the updates that are trained. `plain`: the problem and the training step
     before encodings and streamed operands. `keep_all_bytes`: the RAM that a budget in per cent refers to.
-    `once`: the problem whose cost of computing once is told, with streamed operands. `reports_s`: time for reports.
+    `once`: the step without further choices in all ways that are allowed, for the cost of computing once. `reports_s`:
+    time for reports.
     `load`: reads the model of the request, with other updates too.
     """
 
@@ -102,7 +103,7 @@ class _Answer:
     plain: tuple[Problem, TrainingGraph | None]
     keep_all_bytes: int
     notes: tuple[str, ...] = ()
-    once: Problem | None = None
+    once: tuple[Problem, ...] = ()
     stopped_by: str = TIME_LIMIT
     reports_s: float = 0.0
     load: Callable[[ModelRequest], Graph] = load_model
@@ -119,7 +120,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
                 return solve(replace(request, log=None, events=SearchLog(file)), progress)
         except OSError as error:
             raise UsageError(f"--log {request.log}: {(error.strerror or str(error)).lower()}") from error
-    stop_at = time.monotonic() + request.options.time_limit_s
+    stop_at = request.stop_at
     try:
         return encodings.as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
     except (InfeasibleError, LimitError) as error:
@@ -129,7 +130,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
 
 
 def _solve(request: SolveRequest, progress: Progress) -> Artifact:
-    started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
+    started, stop_at = time.perf_counter(), request.stop_at
     if request.out is not None:
         check_out(request.out, force=request.force, model=request.model.source)
     progress("reading the model")
@@ -237,10 +238,11 @@ def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: flo
 
 def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
     """The problem as it is, or with the number of micro-batches that was asked for."""
-    load = Reader()
+    load, began = Reader(), time.monotonic()
     whole, step, profile, problem = read_problem(request, load)
     model = None if whole is None else inference_model(request.model, whole)
-    return replace(_solve_read(request, (model, step, profile, problem), stop_at, progress), load=load)
+    read, reports_s = (model, step, profile, problem), time.monotonic() - began  # reports take about as long
+    return replace(_solve_read(request, read, stop_at, progress, reports_s=reports_s), load=load)
 
 
 def _solve_read(
@@ -249,13 +251,14 @@ def _solve_read(
     stop_at: float,
     progress: Progress,
     *,
+    reports_s: float,
     encodes: bool = True,
     fallback: tuple[Step, RamSearch] | None = None,
 ) -> _Answer:
     """`read`: the model for predictions, its training step, its device, and the problem.
 
-    `encodes`: saved tensors are encoded rather than operands streamed, where a schedule may fit so. `fallback`: with
-    streams in the least RAM, where no other schedule was found.
+    `reports_s`: the time that reports will take. `encodes`: saved tensors are encoded rather than operands streamed,
+    where a schedule may fit so. `fallback`: with streams in the least RAM, where no other schedule was found.
     """
     model, graph, profile, problem = read
     problem = with_short_pieces(request, problem, graph, profile)
@@ -264,7 +267,7 @@ def _solve_read(
         offers = tuple(encodings.offers_of(graph, profile, problem, paging_of(request, profile) if profile else None))
     ways = ways_of(request, problem, graph, profile)
     limit_s = request.options.time_limit_s
-    reports_s = min(limit_s - (stop_at - time.monotonic()), LATER_SHARE * limit_s)  # as long as to read the model
+    reports_s = min(reports_s, LATER_SHARE * limit_s)
     problem, least = limited(request, problem, offers, ways)
     problem_as_asked, graph_as_asked, ways_as_asked = problem, graph, ways
     step: Step | None = None
@@ -295,18 +298,19 @@ def _solve_read(
     progress("solving")
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     prepared_s = limit_s - (stop_at - time.monotonic())
-    left_s = max(limit_s - prepared_s, LEAST_SHARE * limit_s)
+    left_s = max(0.0, limit_s - prepared_s)
     search_s = search_share_s(left_s)
-    left_s -= 2 * reports_s  # the model itself takes as long again, and so do reports
+    left_s = max(0.0, left_s - 2 * reports_s)  # the model itself takes as long again, and so do reports
     left_s *= ENCODINGS_SHARE if streams_else else 1.0
     if offers:
         offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
     planner = request.planner(
-        left_s - (0.0 if least else search_s),
+        max(PLAIN.moment_s, left_s - (0.0 if least else search_s)),
         progress,
         offers=offers,
         ways=[ways] if ways else (),
         streams=streams_of(*encodings.steps_of(graph, offers), profile=profile, request=request, ways=[ways]),
+        end_at=stop_at - reports_s - min(LEAST_S, search_s),
     )
     first = planner.first(problem) if step is None or step.floor is None else None
     search = least or _search(request, planner, problem, step, search_s, stop_at - reports_s)
@@ -316,11 +320,13 @@ def _solve_read(
             solution = better_of(first, solution)
     except (InfeasibleError, LimitError) as failed:
         if first is None and streams_else:
-            return _solve_read(request, read, stop_at, progress, encodes=False)
+            return _solve_read(request, read, stop_at, progress, reports_s=reports_s, encodes=False)
         if first is None and least is None and step is not None and profile is not None:
             progress("looking for the smallest budget with streamed operands")
             fallback = in_least_ram(request, step.whole, profile, search_s, failed)
-            return _solve_read(request, read, stop_at, progress, encodes=encodes, fallback=fallback)
+            return _solve_read(
+                request, read, stop_at, progress, reports_s=reports_s, encodes=encodes, fallback=fallback
+            )
         if first is not None:
             solution = first
         elif least is None or request.solver != ENGINE:
@@ -339,7 +345,7 @@ def _solve_read(
         plain=(problem_as_asked, graph_as_asked),
         keep_all_bytes=keep_all_peak_bytes(problem_as_asked),
         notes=_preparation(prepared_s, limit_s),
-        once=_in_way(problem_as_asked, ways_as_asked, solution),
+        once=(problem_as_asked, *ways_as_asked.values()),
         stopped_by=planner.stopped_by,
         reports_s=reports_s,
     )
@@ -350,7 +356,7 @@ def _preparation(prepared_s: float, limit_s: float) -> tuple[str, ...]:
     if prepared_s <= LEAST_SHARE * limit_s:
         return ()
     why = f"{prepared_s:.0f} s of --time-limit went into reading the model and pricing its steps"
-    return (f"{why}; the search may take half of it all the same",)
+    return (f"{why}: the schedule is one of the first that were found; raise it",)
 
 
 def _search(
@@ -431,7 +437,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         profile=profile,
         plain=(whole.problem, whole.graph),
         keep_all_bytes=keep_all_bytes,
-        once=_in_way(whole.problem, ways_of(request, whole.problem, whole.graph, profile), solution),
+        once=(whole.problem, *ways_of(request, whole.problem, whole.graph, profile).values()),
         notes=notes,
         stopped_by=planner.stopped_by,
     )
@@ -494,5 +500,5 @@ def solve_budgets(
         notes = reporting.choice_notes(asked, point.solution, saved)
         encoded = None if step is None else encodings.encoded_step(step, Saved.option(point.solution))
         results = (point.solution, encoded, profile, smallest, started, notes, saved)
-        answers.append(summary_of(request, asked, keep_all_bytes, *results))
+        answers.append(summary_of(request, asked, keep_all_bytes, *results, once=(problem, *ways.values())))
     return answers

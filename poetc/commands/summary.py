@@ -20,7 +20,7 @@ from poetc.planning import ENGINE, BestUpdates, Solution, ram_bytes
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.pieces import longest_piece
-from poetc.planning.solution import cost_of_computing_once
+from poetc.planning.solution import least_once
 from poetc.planning.ways import CoreUsage
 from poetc.program import Program, lower
 from poetc.scheduling import MemoryPlan, Objective, Trace, stored_state, verify
@@ -38,7 +38,7 @@ def summary_of(
     started: float,
     notes: Sequence[str] = (),
     saved: Sequence[dict[str, Any]] = (),
-    once: Problem | None = None,
+    once: Sequence[Problem] = (),
     program: Program | None = None,
 ) -> dict[str, Any]:
     """The answer of `solve --json`.
@@ -46,14 +46,14 @@ def summary_of(
     `asked`: the problem with its choices open. `keep_all_bytes`: the RAM that a budget in per cent refers to.
 
     `min_budget_bytes`: the smallest one found; None where nobody searched for it. `started`: by `time.perf_counter`.
-    `saved`: the encodings of saved tensors. `once`: the problem before operands were streamed, for the cost of
-    computing once. `program`: that of `step`, if it is lowered already.
+    `saved`: the encodings of saved tensors. `once`: the problems of all ways before other choices, for the cost of
+    computing once; none: that of the solution. `program`: that of `step`, if it is lowered already.
     """
     problem, schedule, plan = solution.problem, solution.schedule, solution.plan
     trace, streamed = verify(problem, schedule), sum(op.is_streamed for op in problem.operators)
     if program is None and step is not None:
         program = lower(step, problem, schedule, plan)
-    once = once if once is not None and streamed else problem
+    once_pj, once_ns = (least_once(once or (problem,), objective) for objective in (Objective.ENERGY, Objective.TIME))
     cores = _core_ways(request, solution, profile)
     proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
     stored_bytes = sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem))
@@ -61,13 +61,13 @@ def summary_of(
     return {
         "status": proof.status.value,
         "energy_pj": trace.energy_pj,
-        "energy_bound_pj": proof.bound if problem.objective is Objective.ENERGY else once.compute_once_pj,
-        "compute_once_pj": once.compute_once_pj,
-        "compute_once_ns": once.compute_once_ns,
+        "energy_bound_pj": proof.bound if problem.objective is Objective.ENERGY else once_pj,
+        "compute_once_pj": once_pj,
+        "compute_once_ns": once_ns,
         "objective": problem.objective,
         "gap": proof.gap(),
         "asked_gap": request.options.gap,
-        "overhead_gap": proof.overhead_gap(cost_of_computing_once(once)),
+        "overhead_gap": proof.overhead_gap(problem.objective.cost(once_pj, once_ns)),
         "schedule_class": reporting.scope_sentence(proof.scope, cores),
         "core_ways": cores,
         "scope": proof.scope.kinds(),

@@ -157,7 +157,8 @@ class _InBanks:
 
     def _clock_s(self, share: float) -> float:
         """How long a stage with that share of the work may last on the clock."""
-        return min(BANK.patience * share * self.limit_s, max(self.planner.left_s, share * self.limit_s))
+        patient_s, left_s = BANK.patience * share * self.limit_s, max(self.planner.left_s, share * self.limit_s)
+        return self.planner.within_s(min(patient_s, left_s))
 
     def _for_ram(self, budget_bytes: int, share: float, *, required: bool = True) -> Solution | None:
         """A schedule of the relaxation for so much RAM in one piece; None where there is none, if not `required`."""

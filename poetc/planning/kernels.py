@@ -322,7 +322,7 @@ class _OpenKernels:
             ordered,
             best.cost,
             work_s=share * options.work_limit_s,
-            stop_at=time.monotonic() + share * options.time_limit_s,
+            stop_at=time.monotonic() + self.planner.within_s(share * options.time_limit_s),
         )
 
     def _with_proof(self, first: Solution | None, best: Solution) -> Solution:

@@ -124,7 +124,8 @@ class Overlap(Reduction[int]):
         if best.is_close(planner.options.gap):
             return best
         seconds = max(planner.left_s, OVERLAP.phases_share * planner.options.time_limit_s)
-        bound, by = solvers.phased_bound(problem, time_limit_s=seconds), "parts of the step around one operator"
+        bound = solvers.phased_bound(problem, time_limit_s=planner.within_s(seconds))
+        by = "parts of the step around one operator"
         bound = solvers.bound_beside(bound, proof.objective, by)
         if bound <= proof.bound:
             return best

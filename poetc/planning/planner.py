@@ -41,7 +41,8 @@ class Planner:
     and bounds hold for each such choice. `real_cost`: that of a packed schedule with real options instead of relaxed
     ones; None where none fits. `chosen`: the options that were taken on the way here, by their choice, of choices whose
     options bounds may name. `show`: takes the stages of a search whose schedules are steps for another problem, so that
-    neither their costs nor their bounds are shown.
+    neither their costs nor their bounds are shown. `end_at`: when all has to be done, by `time.monotonic`. Bounds and
+    packing at the end may take until then. Only the search for a first schedule may last longer.
     """
 
     options: SolveOptions
@@ -57,6 +58,7 @@ class Planner:
     chosen: Mapping[str, Any] = field(default_factory=dict)
     show: Callable[[str], None] | None = None
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
+    end_at: float = math.inf
 
     @property
     def stop_at(self) -> float:
@@ -78,12 +80,22 @@ class Planner:
         """This planner without its outermost reduction."""
         return replace(self, reductions=self.reductions[1:])
 
+    def within_s(self, seconds: float) -> float:
+        """`seconds`, or less once a schedule is known: what is left until `end_at`."""
+        left_s = self.end_at - time.monotonic() if self.best.is_answered else math.inf
+        return max(0.0, min(seconds, left_s))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a schedule is known, and all has to be done."""
+        return self.within_s(math.inf) <= 0
+
     def part(self, time_limit_s: float, **options: Any) -> Planner:
         """A planner that starts now and has `time_limit_s`; `options` replace others of the solver's.
 
         Where no time is left it has a moment, for schedules that are found at once.
         """
-        time_limit_s = time_limit_s if time_limit_s > 0 else PLAIN.moment_s
+        time_limit_s = self.within_s(time_limit_s) or PLAIN.moment_s
         return replace(
             self, options=replace(self.options, time_limit_s=time_limit_s, **options), started=time.monotonic()
         )

@@ -225,12 +225,12 @@ class _Side:
         """
         planner = self.planner
         fixed = planner.fixed(self.problem, in_turn)
-        late_s = WAYS.late_share * self.limit_s
         if planner.left_s > 0 and are_equal(fixed):
-            placements, stop_at = [as_ready(fixed)], time.monotonic() + HINT_SHARE * self.limit_s
+            placements, stop_at = [as_ready(fixed)], time.monotonic() + planner.within_s(HINT_SHARE * self.limit_s)
         elif planner.left_s > 0:
             placements, stop_at = ranked(fixed, planner.options, planner.stop_at)[:PLACEMENTS], planner.stop_at
         else:
+            late_s = planner.within_s(WAYS.late_share * self.limit_s)
             placements, stop_at = [as_ready(fixed)], time.monotonic() + late_s
         packed: Solution | None = None
         for steps in (self._roomier(fixed, in_turn, stop_at), in_turn):
@@ -383,7 +383,7 @@ class _Side:
 
     def _around_loss(self) -> int:
         """A bound from the parts of a step around one operator; 0 where none is known."""
-        return solvers.phased_bound(self.problem, time_limit_s=WAYS.phases_share * self.limit_s)
+        return solvers.phased_bound(self.problem, time_limit_s=self.planner.within_s(WAYS.phases_share * self.limit_s))
 
     def _plain(self, choice: Placement, part: Planner, aside: float | None) -> Solution:
         """For a placement, with one processor at a time. `aside`: the share of the budget left for lists."""
@@ -403,7 +403,7 @@ class _Side:
 
     def _steps(self, part: Planner, asked: Problem) -> Solution:
         """A schedule for one processor at a time, whose cost and bound say nothing about the problem."""
-        steps = BestSoFar()  # their prices are not those of the problem
+        steps = BestSoFar(outer=self.planner.best)  # their prices are not those of the problem
         try:
             return replace(part, best=steps, show=self._show).knowing(None).solve(asked)
         finally:
@@ -460,7 +460,11 @@ class _Side:
         budget, cheapest, best = problem.budget_bytes, math.inf, None
         for attempt in range(ATTEMPTS):
             is_late = self.planner.left_s <= 0
-            if time.monotonic() >= stop_at or (best is not None and (attempt == ATTEMPTS - 1 or is_late)):
+            if (
+                self.planner.is_over
+                or time.monotonic() >= stop_at
+                or (best is not None and (attempt == ATTEMPTS - 1 or is_late))
+            ):
                 return best
             arranged = (
                 self._listed(problem, actions, choice, max(0, budget), shares) if attempt < ATTEMPTS - 1 else None
@@ -518,7 +522,7 @@ class _Side:
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
         own = replace(proof, objective=cost, status=Status.LIMIT)
         schedule = Schedule(solver=self.planner.solver, actions=actions, proof=own)
-        until = time.monotonic() + max(1.0, MOVES_SHARE * self.planner.left_s)
+        until = time.monotonic() + self.planner.within_s(max(1.0, MOVES_SHARE * self.planner.left_s))
         schedule, plan = packed(problem, schedule, until, until, PLAIN.quick_effort)  # moves save the rest
         if any(isinstance(s, Move) for s in schedule.actions):
             trace = verify_parts([(problem, schedule.actions)])

@@ -114,6 +114,7 @@ class BestSoFar:
     is_late: bool = False  # the clock has ended a search
     at_once: tuple[int, Problem, Schedule | None] | None = None  # a seed, a problem, and the schedule found at once
     kept: tuple[Problem, Schedule, tuple[Schedule, MemoryPlan]] | None = None  # the first one that packed: as it was
+    outer: BestSoFar | None = None  # that of the problem for which these searches find steps
 
     def begin(self, problem: Problem, reductions: Sequence[Choice], least_cost: Callable[[Problem], int]) -> None:
         """Note the choices that the first problem of a budget leaves open, and the bound that holds for all of them."""
@@ -195,6 +196,11 @@ class BestSoFar:
     def packed_cost(self, problem: Problem) -> float:
         """The objective of the best schedule that packs."""
         return self.packed.get(_key(problem), (math.inf,))[0]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a schedule that packs is known for any budget, or for the problem that this one serves."""
+        return bool(self.packed) or (self.outer is not None and self.outer.is_answered)
 
     def has_packed(self, problem: Problem) -> bool:
         """Whether a schedule that packs is known."""

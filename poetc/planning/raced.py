@@ -15,6 +15,7 @@ from poetc.scheduling.schedule import first_executions
 from poetc.solvers.processors import are_equal
 
 SHARE = 0.15  # of both limits, for the race
+LIST_SHARE = 0.05  # of the time limit, for its list, which is packed
 ROOM = 0.5  # of the keep-all peak: with more RAM plans in turn hide their few transfers
 
 
@@ -25,9 +26,11 @@ def raced_on_several(problem: Problem, in_turn: Solution, planner: Planner) -> S
     """
     options, order = planner.options, first_executions(in_turn.schedule.actions)
     fixed = planner.fixed(problem, in_turn)
-    if not worth_racing(fixed):
+    list_s, race_s = LIST_SHARE * options.time_limit_s, SHARE * options.time_limit_s
+    race_s = planner.within_s(race_s + list_s) - list_s
+    if race_s <= 0 or not worth_racing(fixed):
         return None
-    stop_at, work_s = time.monotonic() + SHARE * options.time_limit_s, SHARE * options.work_limit_s
+    stop_at, work_s = time.monotonic() + race_s, SHARE * options.work_limit_s
     actions = solvers.race_of_lists(fixed, (order, tuple(sorted(order))), options.seed, work_s, stop_at)
     if actions is None:
         return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from poetc.scheduling import Problem
+from poetc.scheduling import Objective, Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, first_executions
 from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers.processors import relaxed
@@ -113,6 +113,14 @@ def bound_holds(proven: Solution, solution: Solution) -> bool:
 def cost_of_computing_once(problem: Problem) -> int:
     """Every operator once on the main processor, in the unit of the objective. On that one no schedule costs less."""
     return problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)
+
+
+def least_once(problems: Iterable[Problem], objective: Objective) -> int:
+    """The least cost of every operator once with unlimited RAM, in any of these problems, whatever the budget.
+
+    On several processors it is a bound.
+    """
+    return min(least_cost(replace(problem, objective=objective)) for problem in problems)
 
 
 def least_cost(problem: Problem) -> int:

@@ -305,7 +305,7 @@ class _OpenPlacement:
         while search.least == math.inf and search.run(STATE.more_share * self.options.work_limit_s):
             pass  # with a placement that nothing was found for the solve below would find nothing either
         if not self.options.is_quick:
-            search.spread(max(search.stop_at, time.monotonic() + STATE.least_share * self.limit_s))
+            search.spread(max(search.stop_at, time.monotonic() + planner.within_s(STATE.least_share * self.limit_s)))
         packs = self._set_aside_too_tight(search, ordered)
         # A placement without a schedule so far may still be possible: the one that a relaxation suggests, all on the
         # store, or all in RAM.
@@ -442,7 +442,7 @@ class _OpenPlacement:
         Where the best schedule for `on` did not pack, a dearer one was taken.
         """
         known = search.known
-        least_s = min(PLAIN.late_s, STATE.least_share * self.limit_s)
+        least_s = self.planner.within_s(min(PLAIN.late_s, STATE.least_share * self.limit_s))
         pack_until = max(search.stop_at, time.monotonic() + least_s)
         cheaper = [s for s in known if s != on and known[s] < solved.cost]
         for other in sorted(cheaper, key=lambda s: (known[s], len(s), sorted(s)))[: STATE.packed_instead]:

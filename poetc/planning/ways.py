@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from poetc import solvers
-from poetc.devices.units import format_cost
+from poetc.devices.units import format_cost, format_gap
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
 from poetc.planning.kernels import KERNELS, fastest
@@ -139,7 +139,7 @@ class CoreUsage(Reduction[int]):
             parts.append(f"{way_words(way.count)}: {cost}")
         taken = f"{_taken_words(own, solution)}, {show(solution.cost)}"
         if solution.proof.bound < least <= solution.cost:
-            taken += f" (within {1 - least / solution.cost:.2%} of the bound for this way)"
+            taken += f" (gap {format_gap(1 - least / solution.cost)} for this way)"
         return f"cores: {taken}; instead of {'; '.join(parts)}"
 
     def at_hand(self, problem: Problem, choice: int, planner: Planner) -> Solution | None:
@@ -158,9 +158,13 @@ class CoreUsage(Reduction[int]):
             solution = self._cheapest_list(on_several(asked, known, inner))
         else:
             solution = at_prices_of(inner.fixed(asked, known), known)
+        return self._as_listed(problem, choice, solution)
+
+    def _as_listed(self, problem: Problem, choice: int, solution: Solution | None) -> Solution | None:
+        """Steps in another way than they were found in, which prove nothing."""
         if solution is None:
             return None
-        bound = solvers.bound_beside(least_cost(asked), solution.cost, AT_HAND)
+        bound = solvers.bound_beside(least_cost(self.fix(problem, choice)), solution.cost, AT_HAND)
         status = Status.OPTIMAL if solution.cost <= bound * (1 + solvers.ROUNDING) else Status.LIMIT
         proof = replace(solution.proof, bound=bound, status=status, scope=solution.proof.scope.open, method=AT_HAND)
         return self.restore(problem, choice, solution.with_proof(proof))
@@ -189,7 +193,9 @@ class CoreUsage(Reduction[int]):
         self.barred.clear()
         self.in_order.clear()
         self.in_turn = self.beside = None
-        best = self._bounded(problem, self._cheapest(problem, planner), planner)
+        bounds_s = WAYS.bounds_share * planner.options.time_limit_s
+        best = self._cheapest(problem, replace(planner, end_at=planner.end_at - bounds_s))
+        best = self._bounded(problem, best, planner)
         return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))
 
     def _cheapest(self, problem: Problem, planner: Planner) -> Solution:
@@ -277,10 +283,11 @@ class CoreUsage(Reduction[int]):
             if best is None or self._is_better(own, best) or self.option(best) == way:
                 best = own
             if lists_s and not best.is_close(gap) and self.in_turn is not None:  # before more bounds, which take long
+                self.at_hand(problem, SIDE_BY_SIDE, planner)  # the list of the steps themselves comes first
                 planner.progress("a race of lists side by side")
                 self._cheapest_list(raced_on_several(asked[SIDE_BY_SIDE], self.in_turn, planner.inner))
                 for_lists_s = 0.0
-                self.hints.pop(SIDE_BY_SIDE, None)
+                self.hints[SIDE_BY_SIDE] = self.in_turn, self._as_listed(problem, SIDE_BY_SIDE, self.beside)
         if best is None:
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
@@ -512,11 +519,12 @@ class CoreUsage(Reduction[int]):
             if asked.processors and paged_ns > critical_path_ns(asked):
                 priced.reverse()  # idle energy as a price of transfers proves more
             if planner.left_s <= 0:
-                priced = priced[:1]
+                priced = [] if planner.is_over else priced[:1]
             for at_prices, idle, worth in priced:
                 ordered = in_order(KERNELS.relax(replace(at_prices, deadline_ns=None)), order)
-                work_s, stop_at = worth * options.work_limit_s, time.monotonic() + share * options.time_limit_s
+                work_s, seconds = worth * options.work_limit_s, planner.within_s(share * options.time_limit_s)
                 cutoff = max(0, known.cost - idle)
+                stop_at = time.monotonic() + seconds
                 bound = solvers.bound_of_any_placement(ordered, cutoff, work_s=work_s, stop_at=stop_at)
                 bounds.append(idle + bound)
             self.in_order[key] = max(bounds)
@@ -542,7 +550,8 @@ class CoreUsage(Reduction[int]):
         seconds = WAYS.phases_share * planner.options.time_limit_s
         if is_last:
             seconds = max(seconds, planner.left_s)
-        return solvers.phased_bound(_with_operators(asked, options, planner), time_limit_s=seconds, enough=enough)
+        asked, seconds = _with_operators(asked, options, planner), planner.within_s(seconds)
+        return solvers.phased_bound(asked, time_limit_s=seconds, enough=enough)
 
     def _shortest(self, problem: Problem) -> int:
         """The way with operators in turn that takes the least time."""

@@ -36,14 +36,18 @@ def status(
     asked_gap: float | None = None,
     one_core_of: int | None = None,
     stopped_by: str | None = None,
+    *,
+    least: str,
+    is_everything: bool = True,
 ) -> str:
-    """The status of a proof in words: how close the schedule is, and why the search ended.
+    """The status of a proof in words: gap and bound, and why the search ended.
 
     `asked_gap`: the gap that the search was to stop at; None where that is not known. `one_core_of`: the equal cores of
     a device, where schedules on one of them alone were considered. `stopped_by`: the time limit or counted work.
+    `least`: the bound in words. `is_everything`: it holds for every schedule, and not for a class alone.
     """
-    scope = " of schedules on one core" if one_core_of else ""
-    within = f"within {format_gap(gap)} of optimal (proven{scope})"
+    which = f"schedule{' on one core' if one_core_of else ''}{'' if is_everything else ' of its class'}"
+    within = f"gap {format_gap(gap)}: no {which} takes less than {least}"
     match Status(status):
         case Status.FEASIBLE:
             by_work = f"stopped by the {WORK_LIMIT}{_MORE}" if stopped_by == WORK_LIMIT else ""
@@ -51,14 +55,15 @@ def status(
         case Status.LIMIT:
             return f"{within}, stopped by the {stopped_by or TIME_LIMIT}{_MORE if stopped_by == WORK_LIMIT else ''}"
         case named:
-            return f"{named.value}{scope}"
+            return f"{named.value}{' of schedules on one core' if one_core_of else ''}"
 
 
 def status_of(solved: Solved) -> str:
     """The words of `status` for the proof of a solved problem."""
     proof, summary = solved.schedule.proof, solved.summary
     optional = (summary.get(key) for key in ("asked_gap", "one_core_of", "stopped_by"))
-    return status(proof.status, proof.gap(), *optional)
+    least, is_everything = cost(solved, proof.bound), proof.scope.is_everything
+    return status(proof.status, proof.gap(), *optional, least=least, is_everything=is_everything)
 
 
 def ended(gap: float, asked_gap: float | None) -> str:
@@ -272,12 +277,10 @@ def band_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for row in summary.get("band") or ():
         text = f"{format_pj(row['energy_pj'])}, {format_ns(row['time_ns'])}"
         gap, fixed = row["gap"], row.get("gap_with_these_choices")
-        claims = [] if gap is None else [f"{format_gap(gap)} of optimal"]
+        claims = [] if gap is None else [format_gap(gap)]
         if fixed is not None and (gap is None or format_gap(fixed) != format_gap(gap)):
-            claims.append(
-                f"{format_gap(fixed)}{' of optimal' if gap is None else ''} with these kernels and places of state"
-            )
-        text += f"; within {', '.join(claims)}" if claims else "; no bound"
+            claims.append(f"{format_gap(fixed)} with these kernels and places of state")
+        text += f"; gap {', '.join(claims)}" if claims else "; no bound"
         if not row["in_time"]:
             text += "; misses the deadline"
         if better := row["better"]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from poetc.commands.locking._check import Comparison, Report
 from poetc.commands.locking._file import Entry
-from poetc.devices import format_bytes, format_pj
+from poetc.devices import format_bytes, format_cost, format_pj
 from poetc.reporting import status_words
+from poetc.scheduling.objective import Objective
 
 
 def text(report: Report) -> str:
@@ -83,13 +84,20 @@ def _property(value: str) -> str:
     return _data(value).replace(":", "%3A").replace(",", "%2C")
 
 
+def proven_words(entry: Entry) -> str:
+    """The status of the proof of an entry."""
+    result = entry.result
+    least = format_cost(Objective(entry.options.objective or Objective.ENERGY), result.bound)
+    return status_words(result.status, result.gap, entry.options.gap, least=least, is_everything=result.is_everything)
+
+
 def entry_text(entry: Entry, path: Path) -> str:
     """The answer of `poetc lock`."""
     result = entry.result
     cost = format_pj(result.energy_pj)
     said = (
         f"{entry.name}: {cost}, {format_bytes(result.ram_bytes)} of {format_bytes(result.budget_bytes)}\n"
-        f"status       {status_words(result.status, result.gap, entry.options.gap)}\n"
+        f"status       {proven_words(entry)}\n"
         f"recorded in  {path}"
     )
     if result.status == "limit":

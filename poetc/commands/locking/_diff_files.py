@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from poetc import artifact
+from poetc.commands.locking._check_reports import proven_words
 from poetc.commands.locking._diff import Difference, changed, diff_artifacts
 from poetc.commands.locking._file import Entry, read
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import UsageError
-from poetc.reporting import status_words
 
 COSTS = {"energy_pj": ("energy", format_pj), "time_ns": ("time", format_ns)}
 SIZES = {
@@ -92,6 +92,6 @@ def _changes(a: Entry, b: Entry) -> Iterator[str]:
         before, after = getattr(x, field), getattr(y, field)
         if before != after:
             yield f"{name}: {after:,} instead of {before:,}."
-    statuses = [status_words(entry.result.status, entry.result.gap, entry.options.gap) for entry in (a, b)]
+    statuses = list(map(proven_words, (a, b)))
     if statuses[0] != statuses[1]:
         yield f"proven: {statuses[0]} before; {statuses[1]} now."

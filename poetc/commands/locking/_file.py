@@ -104,6 +104,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(0.0, (self.objective - self.bound) / self.objective) if self.objective > 0 else 0.0
 
     @property
+    def is_everything(self) -> bool:
+        """Whether the bound holds for every schedule."""
+        return set((self.scope or {}).values()) == {"any"}
+
+    @property
     def importance_gap(self) -> float:
         """(bound - importance) / importance; 0 where updates were not chosen."""
         value, bound = self.importance or 0.0, self.importance_bound or 0.0

@@ -81,7 +81,7 @@ def phased_bound(problem: Problem, *, time_limit_s: float, enough: float = math.
     """
     kept = _known(problem)
     is_short = kept.enough <= kept.bound < enough  # it ended early
-    if is_short or time_limit_s >= LONGER * kept.within_s:
+    if time_limit_s > 0 and (is_short or time_limit_s >= LONGER * kept.within_s):
         stop_at = time.monotonic() + time_limit_s
         kept.bound, kept.enough = max(kept.bound, _computed(problem, stop_at, enough)), enough
         kept.within_s = time_limit_s if time.monotonic() >= stop_at else math.inf
