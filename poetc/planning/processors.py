@@ -173,8 +173,7 @@ class _Side:
             )
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
-        is_paged = not state_fits(problem)
-        best = self._apart() if is_paged else None
+        best = self._apart() if (is_paged := not state_fits(problem)) else None
         if best is not None and best.cost * (1 - APART_ENOUGH) <= self._simple().bound:
             return self._searched(self._proven(best, self._simple()))
         is_short, is_equal = keep_all_peak_bytes(problem) > problem.budget_bytes, are_equal(problem)
@@ -466,9 +465,8 @@ class _Side:
                 or (best is not None and (attempt == ATTEMPTS - 1 or is_late))
             ):
                 return best
-            arranged = (
-                self._listed(problem, actions, choice, max(0, budget), shares) if attempt < ATTEMPTS - 1 else None
-            )
+            is_last = attempt == ATTEMPTS - 1
+            arranged = None if is_last else self._listed(problem, actions, choice, max(0, budget), shares)
             if arranged is None:
                 listed = one_after_another(actions, choice)
                 try:

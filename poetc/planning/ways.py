@@ -193,8 +193,8 @@ class CoreUsage(Reduction[int]):
         self.barred.clear()
         self.in_order.clear()
         self.in_turn = self.beside = None
-        bounds_s = WAYS.bounds_share * planner.options.time_limit_s
-        best = self._cheapest(problem, replace(planner, end_at=planner.end_at - bounds_s))
+        first_end_at = planner.end_at - WAYS.bounds_share * planner.options.time_limit_s
+        best = self._cheapest(problem, replace(planner, end_at=first_end_at))
         best = self._bounded(problem, best, planner)
         return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))
 
@@ -254,10 +254,8 @@ class CoreUsage(Reduction[int]):
                     put_off.add(way)
                     order.append(way)
                     continue
-            if best is not None and planner.left_s <= WAYS.worth_share * planner.options.time_limit_s:
-                self.results.setdefault(way, OptionResult(way, None, bound, "no time was left"))
-                continue
-            if errors and best is None and planner.left_s <= -WAYS.late_share * planner.options.time_limit_s:
+            is_late = errors and best is None and planner.left_s <= -WAYS.late_share * planner.options.time_limit_s
+            if is_late or (best is not None and planner.left_s <= WAYS.worth_share * planner.options.time_limit_s):
                 self.results.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
             lists_s = 0.0 if way == SIDE_BY_SIDE or SIDE_BY_SIDE not in order[n + 1 :] else for_lists_s
