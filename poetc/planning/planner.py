@@ -202,9 +202,28 @@ class Planner:
         if cost is not None:
             self.best.keep(problem, cost, self.chosen, plain.order_of(problem, schedule))
 
+    def chosen_by(self, solution: Solution) -> dict[str, Any]:
+        """The options that `solution` took, of choices whose options bounds may name."""
+        return {r.name: r.option(solution) for r in self.reductions if r.scoped and r.name not in self.relaxed}
+
+    def say(self, problem: Problem, stage: str) -> None:
+        """Tell the work that begins, beside the best schedule and bound so far."""
+        if self.best.has_packed(problem):
+            self.report(problem, solvers.Event(stage=stage, objective=None, bound=self.least_cost(problem)))
+        else:
+            self.progress(stage)
+
+    def settle(self, problem: Problem, solution: Solution, stage: str) -> None:
+        """Show the cost and the bound of a solution that is not searched further."""
+        chosen = {**self.chosen, **self.chosen_by(solution)}
+        order = plain.order_of(solution.problem, solution.schedule)
+        self.best.settle(problem, solution.cost, solution.proof.bound, chosen, order)
+        self.report(problem, solvers.Event(stage=stage, objective=None, bound=solution.proof.bound))
+
     def keep_shown(self, problem: Problem, solution: Solution, stage: str, least: int) -> None:
         """The same for a solution that no solver reported. `least`: no schedule of `problem` costs less."""
-        self.keep(solution.problem, solution.schedule, solution.plan)  # which may have more operators: encodings
+        planner = replace(self, chosen={**self.chosen, **self.chosen_by(solution)})
+        planner.keep(solution.problem, solution.schedule, solution.plan)  # which may have more operators: encodings
         self.report(problem, solvers.Event(stage=stage, objective=None, bound=least))
 
     def solve(self, problem: Problem) -> Solution:

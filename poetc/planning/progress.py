@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -110,6 +110,7 @@ class BestSoFar:
     expected: dict[tuple[str, int], dict[Chosen, bool]] = field(default_factory=dict)
     # A choice that is open, and the bound for all of its options that one for the option at hand proves.
     carry: tuple[str, Callable[[int, Mapping[str, Any]], int]] | None = None
+    shown: dict[tuple[str, int], tuple[float, Hashable]] = field(default_factory=dict)  # the last bound, its scope
     log: SearchLog = field(default_factory=SearchLog)
     is_late: bool = False  # the clock has ended a search
     at_once: tuple[int, Problem, Schedule | None] | None = None  # a seed, a problem, and the schedule found at once
@@ -141,6 +142,22 @@ class BestSoFar:
             self.expect(problem, chosen, name, {UNKNOWN: least})
         else:
             self.expected.get(_key(problem), {}).pop(frozenset({**chosen, name: UNKNOWN}.items()), None)
+
+    def no_longer_expect(self, problem: Problem, chosen: Mapping[str, Any], name: str, option: Any) -> None:
+        """An option that was announced is not searched any more."""
+        self.expected.get(_key(problem), {}).pop(frozenset({**chosen, name: option}.items()), None)
+
+    def settle(
+        self, problem: Problem, objective: int, bound: int, chosen: Mapping[str, Any], order: tuple[str, ...]
+    ) -> None:
+        """Take the best schedule of all with the bound that is proven for it and others like it."""
+        key, own = _key(problem), frozenset({**chosen, ORDER: order}.items())
+        if objective <= self.packed.get(key, (math.inf,))[0]:
+            self.packed[key] = objective, own
+        self.searched.pop(key, None)
+        self.expected.pop(key, None)
+        bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
+        bounds[own] = max(bound, bounds.get(own, 0))
 
     def observe(
         self,
@@ -179,12 +196,20 @@ class BestSoFar:
         open_ = {options, *(other for other, has_begun in expected.items() if not has_begun)}
         open_ |= {at_hand} if begun else set()
         known_bound = min(least, *(_bound_of(bounds, of) for of in open_))
-        bound = event.bound if event.bound > best else known_bound
         packed, scheduled = (known[key][0] if key in known else None for known in (self.packed, self.searched))
         unpacked = scheduled if scheduled is not None and (packed is None or scheduled < packed) else None
-        scope = frozenset(open_)
+        known_bound, scope = self.shown[key] = self._rising(key, least, known_bound, frozenset(open_))
+        bound = event.bound if event.bound > best else known_bound
         falls = self.log.take(stage_words(event.stage), packed, int(known_bound), event.bound, unpacked, scope=scope)
         return Seen(stage=event.stage, objective=packed, bound=int(bound), unpacked=unpacked, is_about_others=falls)
+
+    def _rising(self, key: tuple[str, int], least: float, bound: float, scope: Hashable) -> tuple[float, Hashable]:
+        """A bound and its scope, or the ones shown before, if those are above it.
+
+        The best schedule has come from another scope, about which less is proven yet. Nothing is shown above its cost.
+        """
+        before = self.shown.get(key, (0.0, scope))
+        return before if bound < before[0] <= least else (bound, scope)
 
     def keep(self, problem: Problem, objective: int, chosen: Mapping[str, Any], order: tuple[str, ...] = ()) -> None:
         """Take up a schedule that packs. `order`: of its operators, by name."""

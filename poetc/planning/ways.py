@@ -25,11 +25,20 @@ from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several, transfers_ns
 from poetc.planning.raced import raced_on_several, worth_racing
 from poetc.planning.repricing import at_prices_of, carried_to
+from poetc.planning.same_steps import (
+    OPERATORS,
+    can_fit,
+    has_steps_of,
+    may_stream,
+    operators_of,
+    widest,
+    with_operators,
+)
 from poetc.planning.saved import Saved
 from poetc.planning.settings import KERNEL, WAYS
 from poetc.planning.solution import OptionResult, Solution, bound_holds, least_cost
 from poetc.planning.state import everything_on_store, state_fits
-from poetc.planning.streaming import Streaming, without_streams
+from poetc.planning.streaming import Streaming
 from poetc.scheduling import Paging, Problem, verify_parts
 from poetc.scheduling.schedule import Compute, PageIn, PageOut, Status
 from poetc.scheduling.scope import ANY, Scope
@@ -37,9 +46,9 @@ from poetc.solvers.processors import above_idle, critical_path_ns, relaxed, tran
 
 ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
 AT_HAND = "the steps of one processor in another way; bound: every operator once"
+ALL_WAYS = "the bound for all ways"  # a stage
 Problems = Mapping[int, Problem]  # by way, the same step
 NO_WAYS: Problems = MappingProxyType({})
-_OPERATORS = (Saved, Streaming)  # choices that change the operators of a step, the outer one first
 
 
 def way_words(way: int) -> str:
@@ -196,6 +205,7 @@ class CoreUsage(Reduction[int]):
         first_end_at = planner.end_at - WAYS.bounds_share * planner.options.time_limit_s
         best = self._cheapest(problem, replace(planner, end_at=first_end_at))
         best = self._bounded(problem, best, planner)
+        planner.settle(problem, best, ALL_WAYS)
         return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))
 
     def _cheapest(self, problem: Problem, planner: Planner) -> Solution:
@@ -204,10 +214,10 @@ class CoreUsage(Reduction[int]):
         order = list(self.propose(problem, None))
         asked = {way: self.fix(problem, way) for way in order}
         least = {way: least_cost(p) for way, p in asked.items()}
-        hopeless = {way for way in order if not _can_fit(asked[way], planner)}
+        hopeless = {way for way in order if not can_fit(asked[way], planner)}
         if len(hopeless) == len(order):  # prices with streams are not known yet
-            hopeless -= {order[0], *(way for way in order if _streams(asked[way], planner))}
-        is_apart = self._is_better_apart(asked, hopeless, streams=any(_streams(p, planner) for p in asked.values()))
+            hopeless -= {order[0], *(way for way in order if may_stream(asked[way], planner))}
+        is_apart = self._is_better_apart(asked, hopeless, streams=any(may_stream(p, planner) for p in asked.values()))
         if is_apart:
             order.sort(key=lambda way: way != SIDE_BY_SIDE)
             best = self._first_in_turn(problem, hopeless, planner)
@@ -219,15 +229,17 @@ class CoreUsage(Reduction[int]):
         put_off = set[int]()  # ways that cost more wait for the others
         beside = None if SIDE_BY_SIDE in hopeless else asked.get(SIDE_BY_SIDE)
         is_raced = beside is not None and worth_racing(beside)
+        if beside is not None:  # lists have orders of their own, about which bounds of other ways say nothing
+            planner.best.expect(problem, planner.chosen, self.name, {SIDE_BY_SIDE: least[SIDE_BY_SIDE]})
         for_lists_s = WAYS.lists_share * planner.options.time_limit_s if is_raced else 0.0
         for n, way in enumerate(order):
             if way in hopeless:
-                is_streamed = _streams(asked[way], planner)
+                is_streamed = may_stream(asked[way], planner)
                 self.barred |= set() if is_streamed else {way}
                 outcome = "not tried with streams" if is_streamed else "does not fit"
                 self.results[way] = OptionResult(way, None, least[way], outcome)
                 continue
-            scope = None if best is None or not any(_operators_of(best).values()) else best.proof.scope
+            scope = None if best is None or not any(operators_of(best).values()) else best.proof.scope
             bound = least[way] if best is None else self._least(problem, way, scope, planner, best.cost)
             if best is not None and bound >= (1 - gap) * best.cost:
                 same = self.at_hand(problem, way, planner) if bound <= best.cost and planner.left_s > 0 else None
@@ -242,7 +254,7 @@ class CoreUsage(Reduction[int]):
                 beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else beaten
                 self.results[way] = OptionResult(way, None, bound, beaten)
                 continue
-            planner.progress(way_words(way))
+            planner.say(problem, way_words(way))
             hint = self.at_hand(problem, way, planner)  # late, too: that takes next to no time
             if hint is not None:
                 planner.keep_shown(asked[way], hint, way_words(way), least[way])
@@ -282,10 +294,11 @@ class CoreUsage(Reduction[int]):
                 best = own
             if lists_s and not best.is_close(gap) and self.in_turn is not None:  # before more bounds, which take long
                 self.at_hand(problem, SIDE_BY_SIDE, planner)  # the list of the steps themselves comes first
-                planner.progress("a race of lists side by side")
+                planner.say(problem, "a race of lists side by side")
                 self._cheapest_list(raced_on_several(asked[SIDE_BY_SIDE], self.in_turn, planner.inner))
                 for_lists_s = 0.0
                 self.hints[SIDE_BY_SIDE] = self.in_turn, self._as_listed(problem, SIDE_BY_SIDE, self.beside)
+        planner.best.no_longer_expect(problem, planner.chosen, self.name, SIDE_BY_SIDE)
         if best is None:
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
@@ -375,11 +388,11 @@ class CoreUsage(Reduction[int]):
         """
         if way == SIDE_BY_SIDE:
             return 0
-        options = {kind.name: chosen.get(kind.name) or () for kind in _OPERATORS}
+        options = {kind.name: chosen.get(kind.name) or () for kind in OPERATORS}
         key = tuple(options.values())
         if key not in known:
             ways = {other: self.fix(problem, other) for other in self._set(problem)}
-            known[key] = {other: _with_operators(p, options, planner) for other, p in ways.items()}
+            known[key] = {other: with_operators(p, options, planner) for other, p in ways.items()}
         asked, least = known[key], bound
         for other in asked.keys() - self.barred - {way}:
             least = min(least, max(least_cost(asked[other]), carried_to(asked[way], bound, asked[other])))
@@ -391,7 +404,7 @@ class CoreUsage(Reduction[int]):
         assert way is not None
         if len(self.solved) < 2 or best.is_close(planner.options.gap) or planner.left_s <= 0:
             return best
-        planner.progress(f"{way_words(way)} again")
+        planner.say(problem, f"{way_words(way)} again")
         try:
             again = self._solved(problem, way, planner, 1.0)
         except (InfeasibleError, LimitError):
@@ -428,7 +441,7 @@ class CoreUsage(Reduction[int]):
         # The bound for a plan is about another order, and steps of another way have none.
         if self.option(best) == SIDE_BY_SIDE or best.proof.method == AT_HAND:
             scope = replace(best.proof.scope.open, order=best.scope.order)
-            for kind in _OPERATORS:
+            for kind in OPERATORS:
                 if scope.choice(kind.name) is not None:
                     scope = scope.with_choice(kind.name, kind.option(best) or ())
             listed = best.with_scope(scope)
@@ -442,7 +455,7 @@ class CoreUsage(Reduction[int]):
             for way in sorted(open_, key=lambda way: (way != SIDE_BY_SIDE, way)):  # which has the lowest one, mostly
                 least[way] = self._least(problem, way, scope, planner, enough, is_last=True, listed=listed)
                 enough = min(enough, least[way])
-        scope = _widest({scope: min(known.values(), default=0) for scope, known in by_scope.items()}, best, planner)
+        scope = widest({scope: min(known.values(), default=0) for scope, known in by_scope.items()}, best, planner)
         least, best = by_scope[scope], best.with_scope(scope)
         for way in least.keys() & self.results.keys():
             self.results[way] = replace(self.results[way], least=least[way])
@@ -475,25 +488,25 @@ class CoreUsage(Reduction[int]):
             if other == way:
                 least = max(least, proof.bound)
             elif other != SIDE_BY_SIDE:
-                options = _operators_of(known)
+                options = operators_of(known)
                 if scope is None and any(options.values()):
                     continue  # others may be encoded or streamed
-                pair = [_with_operators(p, options, planner) for p in (self.fix(problem, other), asked)]
+                pair = [with_operators(p, options, planner) for p in (self.fix(problem, other), asked)]
                 least = max(least, carried_to(pair[0], proof.bound, pair[1]))
                 # A wide gap of a way in turn is a wider one side by side: while ways are solved that is not looked at.
                 is_of_use = asked.processors and (is_last or not solvers.has_wide_gap(proof.bound, known.cost))
-                is_in_order = scope is None or _has_steps_of(scope, known)
+                is_in_order = scope is None or has_steps_of(scope, known)
                 if known is self.solved.get(other) and is_of_use and is_in_order:
                     least = max(least, self._in_order(way, pair[1], known, planner))
-        if least < enough and listed is not None and scope is not None and _has_steps_of(scope, listed):
+        if least < enough and listed is not None and scope is not None and has_steps_of(scope, listed):
             least = max(least, self._in_order_of_list(problem, way, listed, planner))
         return least if least >= enough else max(least, self._by_phases(asked, scope, planner, enough, is_last=is_last))
 
     def _in_order_of_list(self, problem: Problem, way: int, listed: Solution, planner: Planner) -> int:
         """The bound for a way under the order of `listed`: in threads that of one core, which has more room."""
         solved = way if way == SIDE_BY_SIDE else ALONE
-        options = _operators_of(listed)
-        known, asked = (_with_operators(self.fix(problem, number), options, planner) for number in (solved, way))
+        options = operators_of(listed)
+        known, asked = (with_operators(self.fix(problem, number), options, planner) for number in (solved, way))
         bound = self._in_order(solved, known, listed, planner)
         return bound if solved == way else carried_to(known, bound, asked)
 
@@ -506,7 +519,7 @@ class CoreUsage(Reduction[int]):
         order = known.proof.scope.order
         if asked.paging is not Paging.SYNC or not isinstance(order, tuple):
             return 0
-        key = way, order, *_operators_of(known).values()
+        key = way, order, *operators_of(known).values()
         if key not in self.in_order:
             share, options, bounds = WAYS.in_order_share, planner.options, [0]
             paged_ns = transfers_ns(known.problem, known.schedule.actions)
@@ -535,10 +548,10 @@ class CoreUsage(Reduction[int]):
         With the encodings and streamed operands that `scope` names, or those found; it holds for any other choice.
         """
         known = self.in_turn
-        opened = [r for r in planner.inner.reductions if isinstance(r, _OPERATORS) and r.is_open(asked)]
+        opened = [r for r in planner.inner.reductions if isinstance(r, OPERATORS) and r.is_open(asked)]
         if known is None and any(isinstance(r, Saved) for r in opened):
             return 0
-        options: dict[str, Any] = {kind.name: () for kind in _OPERATORS} if known is None else _operators_of(known)
+        options: dict[str, Any] = {kind.name: () for kind in OPERATORS} if known is None else operators_of(known)
         if scope is None and any(options.values()):
             return 0
         named = {r.name: None if scope is None else scope.choice(r.name) for r in opened}
@@ -548,7 +561,7 @@ class CoreUsage(Reduction[int]):
         seconds = WAYS.phases_share * planner.options.time_limit_s
         if is_last:
             seconds = max(seconds, planner.left_s)
-        asked, seconds = _with_operators(asked, options, planner), planner.within_s(seconds)
+        asked, seconds = with_operators(asked, options, planner), planner.within_s(seconds)
         return solvers.phased_bound(asked, time_limit_s=seconds, enough=enough)
 
     def _shortest(self, problem: Problem) -> int:
@@ -560,44 +573,3 @@ class CoreUsage(Reduction[int]):
         """The problems of all ways; none where `problem` has no such choice."""
         matching = (s for s in self.sets if s[ALONE].operators == problem.operators)
         return {} if problem.processors else next(matching, {})
-
-
-def _widest(bounds: Mapping[Scope, int], best: Solution, planner: Planner) -> Scope:
-    """The scope with the highest bound, or one that covers it, if the narrower claim closes little of the gap."""
-    scope = max(bounds, key=lambda scope: bounds[scope])
-    enough = (1 - planner.options.gap) * best.cost
-    for other in sorted(bounds, key=lambda other: -bounds[other]):
-        is_little = bounds[scope] - bounds[other] <= WAYS.narrower * (best.cost - bounds[other])
-        if other.covers(scope) and is_little and not bounds[other] < enough <= bounds[scope]:
-            scope = other
-    return scope
-
-
-def _operators_of(known: Solution) -> dict[str, Any]:
-    """The options of `known` that change the operators of a step, by the name of the choice: () for none."""
-    return {kind.name: kind.option(known) or () for kind in _OPERATORS}
-
-
-def _with_operators(problem: Problem, options: Mapping[str, Any], planner: Planner) -> Problem:
-    """The problem of a way with the encodings and streamed operands of these options."""
-    for reduction in planner.inner.reductions:
-        if isinstance(reduction, _OPERATORS) and reduction.is_open(problem):
-            problem = reduction.fix(problem, options[reduction.name])
-    return problem
-
-
-def _has_steps_of(scope: Scope, known: Solution) -> bool:
-    """Whether a scope has the order, the streamed operands and the encodings of `known` alone."""
-    same = all((scope.choice(name) or ()) == option for name, option in _operators_of(known).items())
-    return same and scope.order == known.proof.scope.order
-
-
-def _streams(problem: Problem, planner: Planner) -> bool:
-    """Whether operands may be streamed."""
-    return any(isinstance(r, Streaming) and r.is_open(problem) for r in planner.inner.reductions)
-
-
-def _can_fit(problem: Problem, planner: Planner) -> bool:
-    """Whether a schedule without streams may be within the budget and the deadline."""
-    late = problem.deadline_ns is not None and solvers.shortest_ns(problem) > problem.deadline_ns
-    return not late and without_streams(planner.inner).lower_bound_bytes(problem) <= problem.budget_bytes

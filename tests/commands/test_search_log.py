@@ -54,6 +54,21 @@ def test_the_log_of_a_search(tmp_path: Path) -> None:
     assert 'class="search-bound" d="M' in page and "Best schedule and bound over time" in page
 
 
+@pytest.mark.parametrize("budget", ["60%", "25%"])
+def test_best_and_bound_of_all_ways_of_using_cores(tmp_path: Path, budget: str) -> None:
+    """Threads, side by side, one core: lists have orders of their own, and other bounds."""
+    model = ModelRequest(source=DIGITS, batch=32, device="rpi4")
+    options = SolveOptions(time_limit_s=300.0, work_limit_s=0.2, gap=0.0)
+    solved = solve(SolveRequest(model=model, budget=budget, options=options, events=SearchLog(), smallest=False))
+    rows = solved.summary["search"]
+    assert all(a["bound"] <= b["bound"] for a, b in itertools.pairwise(rows))
+    bests = [row["best"] for row in rows if row["best"] is not None]
+    assert bests == sorted(bests, reverse=True) and rows[-1]["best"] == bests[-1] == solved.schedule.proof.objective
+    assert all(row["gap"] == pytest.approx(1 - row["bound"] / row["best"]) for row in rows if row["best"])
+    proof = solved.schedule.proof
+    assert (rows[-2]["stage"], rows[-2]["bound"]) == ("the bound for all ways", proof.bound), "before the last row"
+
+
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--log .*/absent/a\.jsonl: no such file or directory"):
         solve(request(log=tmp_path / "absent" / "a.jsonl"))
