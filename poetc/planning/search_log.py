@@ -18,7 +18,8 @@ class Row:
     `best`: of the cheapest schedule so far that packs; None: there is none. `unpacked`: of a cheaper one that is not
     packed yet; None: there is none. `bound`: nothing with the order and the choices of the cheapest one
     costs less, nor with the choices of a search that is announced. `scope` numbers these sets of schedules. It stays,
-    with its bound, where a cheaper schedule comes from a set about which less is proven. `bound_here`: the bound of the search at hand. `gap`: of `best` and `bound`.
+    with its bound, where a cheaper schedule comes from a set about which less is proven. `bound_here`: the bound of the
+    search at hand. `gap`: of `best` and `bound`.
     """
 
     seconds: float
