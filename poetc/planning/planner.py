@@ -81,7 +81,7 @@ class Planner:
         return replace(self, reductions=self.reductions[1:])
 
     def within_s(self, seconds: float) -> float:
-        """`seconds`, or less once a schedule is known: what is left until `end_at`."""
+        """`seconds`, or the time until `end_at`, if that is less and a schedule is known."""
         left_s = self.end_at - time.monotonic() if self.best.is_answered else math.inf
         return max(0.0, min(seconds, left_s))
 
