@@ -18,12 +18,13 @@ from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.order import in_order
 from poetc.planning.processors import Processors
 from poetc.planning.raced import raced_on_several, worth_racing
+from poetc.planning.same_steps import widest
 from poetc.planning.search_log import SearchLog
 from poetc.planning.settings import WAYS
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.state import StatePlacement
 from poetc.planning.streaming import Streaming
-from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage, _widest
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
 from poetc.scheduling import (
     Compute,
     Elsewhere,
@@ -208,7 +209,7 @@ def test_a_claim_about_fewer_schedules_closes_much_of_the_gap(narrow: int, wide:
     best = asked.solve(replace(asked.reductions[0].sets[0][ALONE], budget_bytes=2**30))
     best = best.with_proof(replace(best.proof, objective=1000))
     scopes = {Scope(): wide, Scope(order=(1, 0)): narrow}
-    assert (_widest(scopes, best, asked) == Scope(order=(1, 0))) == is_narrow
+    assert (widest(scopes, best, asked) == Scope(order=(1, 0))) == is_narrow
 
 
 @pytest.mark.parametrize("seed", [1, 6])
