@@ -104,6 +104,10 @@ def analyze(
     if largest_batch:
         from poetc.commands import largest_batch as search
 
+        of_analysis = {"--data": data, "--epochs": epochs, "--battery": battery}
+        of_analysis |= {"--parameters": parameters or None, "--facts": facts or None}
+        if typed := [option for option, value in of_analysis.items() if value is not None]:
+            raise UsageError(f"{typed[0]} does nothing with --largest-batch, which comes in place of the analysis")
         asked = search.LargestBatchRequest(model=request, budget=budget, deadline_per_sample=deadline_per_sample)
         with console.progress("reading the model") as progress:
             answer = search.largest_batch(asked, progress=progress)

@@ -101,6 +101,8 @@ class SolveRequest:
             raise UsageError(f"--time-limit {self.options.time_limit_s:g}: must be a number of seconds above 0")
         if self.objective not in (None, *Objective):
             raise UsageError(f"--objective {self.objective!r}: there are {' and '.join(Objective)}")
+        if self.max_written is not None and not self.paging:
+            raise UsageError("--max-written does nothing with --no-paging: nothing is written to a store")
         if self.band and self.is_problem:
             raise UsageError(f"--band needs a model: {self.model.source} has prices and no device profile")
         if self.is_best and self.importance is None:

@@ -340,7 +340,7 @@ UPDATES = (
         values=Whole(0, LARGEST_SEED),
         group="model",
         default=0,
-        help="Seed of the elements that it drops.",
+        help="Seed of the elements that it drops, of other numbers that the model draws, and of stochastic rounding.",
     ),
 )
 

@@ -60,6 +60,12 @@ CASES = [
     (f"solve MODEL {BOARD} -o OUT/o -b 60% --shape image", "--shape 'image': write INPUT=N,N,... with whole numbers"),
     (f"solve MODEL {BOARD} -o OUT/o -b 60% --shape image=1,2 --shape image=2,2", "--shape: 'image' has two shapes"),
     (f"solve MODEL {BOARD} -o OUT/o -b 60% --dim n=1,2", "write NAME=N; --shape takes several numbers"),
+    (f"solve MODEL {BOARD} -o OUT/o --no-paging --max-written 9kB", "--max-written does nothing with --no-paging"),
+    ("sweep MODEL -d stm32f746,rpi5000 -b 60% -o OUT/o.jsonl", "unknown device 'rpi5000'"),
+    *(
+        (f"analyze MODEL -d rpi4 --largest-batch {option}", f"{option.split()[0]} does nothing with --largest-batch")
+        for option in ("--data IN", "--epochs 3", "--battery 3Wh", "--parameters", "--facts")
+    ),
     ("solve MODEL --batch 4 -d IN/a.yaml -o OUT/o -b 60%", "a.yaml:3: 'sources' is a section"),
     ("solve MODEL --batch 4 -d IN/b.yaml -o OUT/o -b 60%", "b.yaml:3: source 'a' is a section with 'kind' and 'text'"),
     ("solve MODEL --batch 4 -d IN/c.yaml -o OUT/o -b 60%", "c.yaml:5: the note of 'power.active_w' must be text"),
