@@ -1,9 +1,10 @@
 """Dynamic storage allocation: rectangles of given size and lifetime get offsets with the lowest highest end.
 
 First fit goes along an order. Along the order of offsets it reproduces any placement with nothing floating, so the
-optimum is within reach of a search over orders. Greedy orders come first (by size, area, lifetime, start). Then
-"squeaky wheel" optimisation against a capacity: the first rectangle that does not fit moves to an earlier place in the
-order. The capacity is the lower bound (the most that is alive at once) first, then bisected between it and the best.
+optimum is within reach of a search over orders. Greedy orders come first (by size, area, lifetime, start). Then a
+search against a capacity: the lower bound (the most that is alive at once) first, then bisected between it and the
+best. That is an exact search (`_skyline`). Where there are too many rectangles for it, it is "squeaky wheel"
+optimisation: the first rectangle that does not fit moves to an earlier place in the order.
 
 A rectangle may be alive a second time, at the same offset: such a tensor has to come back to its place.
 
@@ -12,6 +13,7 @@ Work is counted in placed rectangles, not seconds: the same input gives the same
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from bisect import insort
@@ -20,6 +22,8 @@ from random import Random
 
 import numpy as np
 import numpy.typing as npt
+
+from poetc.scheduling._skyline import Skyline
 
 Ints = npt.NDArray[np.int64]
 
@@ -65,20 +69,20 @@ def place(
     work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // len(free))
     if not enough and best_top <= NEARLY * floor:
         work //= LESS_WORK
-    for attempt in range(FLOOR_ATTEMPTS):
-        attempt_work = work // (2 * FLOOR_ATTEMPTS)
-        if best_top > floor and _squeaky_wheel(placer, orders[attempt], floor, Random(attempt), attempt_work, stop_at):
-            best, best_top = placer.offsets.copy(), placer.top()
-    low = floor  # nothing was found below
+    search = _Search(placer, free, orders, stop_at)
+    if best_top > floor and search.at_floor(floor, work // 2):
+        best, best_top = placer.offsets.copy(), placer.top()
+    low, left = floor, work // 2  # nothing was found below `low`
     for attempt in range(OTHER_ATTEMPTS):
-        if best_top <= floor:
+        if best_top <= floor or left <= 0:
             break
         capacity = (low + best_top - 1) // 2
-        attempt_work = work // (2 * OTHER_ATTEMPTS)
-        if _squeaky_wheel(placer, orders[attempt % 2], capacity, Random(attempt), attempt_work, stop_at):
+        attempt_work = search.share(work // (2 * OTHER_ATTEMPTS))
+        if search.within(capacity, min(left, attempt_work), attempt):
             best, best_top = placer.offsets.copy(), placer.top()
         else:
             low = capacity + 1
+        left -= attempt_work
         if low >= best_top:
             low = floor  # once more, with other random numbers
     offsets[free] = best[free]
@@ -150,6 +154,49 @@ def greedy_orders(starts: Ints, lifetime: Ints, sizes: Ints, free: Ints) -> list
     return [[int(i) for i in free[np.lexsort([k[free] for k in reversed(key)])]] for key in keys]
 
 
+class _Search:
+    """For offsets within a capacity, which are in the placer then."""
+
+    def __init__(self, placer: _Placer, free: Ints, orders: list[list[int]], stop_at: float) -> None:
+        self.placer, self.free, self.orders, self.stop_at = placer, free, orders, stop_at
+
+    @functools.cached_property
+    def skyline(self) -> Skyline:
+        return self.placer.skyline(self.free)
+
+    def at_floor(self, floor: int, work: int) -> bool:
+        """The quickest first: a part of the orders, then the skyline, then other orders."""
+        part = work // FLOOR_ATTEMPTS
+        if self.along(0, floor, part, 0):
+            return True
+        if self.skyline.descent_placements <= work // 2 and self.on_skyline(floor, work // (2 if self.twice else 1)):
+            return True
+        return any(self.along(k, floor, part, k) for k in range(1, FLOOR_ATTEMPTS) if self.twice)
+
+    def share(self, work: int) -> int:
+        """The work of one attempt above the floor: what one way up the skyline takes at least."""
+        return work if self.twice else max(work, self.skyline.descent_placements)
+
+    def within(self, capacity: int, work: int, attempt: int) -> bool:
+        if not self.twice and self.skyline.descent_placements <= work:
+            return self.on_skyline(capacity, work)
+        return self.along(attempt % 2, capacity, work, attempt)
+
+    @property
+    def twice(self) -> bool:
+        """Whether anything lives twice, for which orders do better above the floor."""
+        return self.skyline.any_twice
+
+    def on_skyline(self, capacity: int, work: int) -> bool:
+        offsets = self.skyline.search(np.full(len(self.free), capacity), work, self.stop_at)
+        if offsets is not None:
+            self.placer.offsets[self.free] = offsets
+        return offsets is not None
+
+    def along(self, order: int, capacity: int, work: int, seed: int) -> bool:
+        return _squeaky_wheel(self.placer, self.orders[order], capacity, Random(seed), work, self.stop_at)
+
+
 def _squeaky_wheel(placer: _Placer, order: list[int], capacity: int, random: Random, work: int, stop_at: float) -> bool:
     """Whether offsets within `capacity` were found; they are in the placer then."""
     order, kept = order.copy(), 0
@@ -201,6 +248,11 @@ class _Placer:
         lives = [(self._starts, self._ends), (self._starts_again[self._returns], self._ends_again[self._returns])]
         starts, ends = (np.concatenate(parts) for parts in zip(*lives, strict=True))
         return max_live(starts, ends, np.concatenate((self.sizes, self.sizes[self._returns])))
+
+    def skyline(self, free: Ints) -> Skyline:
+        tops = (self.offsets + self.sizes).tolist()
+        obstacles = [(self._lives[i], tops[i]) for i in self._fixed.tolist()]
+        return Skyline([self._lives[i] for i in free.tolist()], self.sizes[free], obstacles)
 
     def top(self) -> int:
         return int((self.offsets + self.sizes).max())

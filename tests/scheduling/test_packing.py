@@ -129,8 +129,8 @@ def test_a_nearly_perfect_arena_is_not_searched_for_long(monkeypatch: pytest.Mon
     lives = starts, starts + random.integers(1, 20, 80), random.integers(1, 50, 80)
     free = np.full(80, -1)
     tried: list[int] = []
-    search = _placement._squeaky_wheel
-    monkeypatch.setattr(_placement, "_squeaky_wheel", lambda *a: tried.append(a[4]) or search(*a))
+    search = _placement._Search.at_floor
+    monkeypatch.setattr(_placement._Search, "at_floor", lambda *a: tried.append(a[2]) or search(*a))
     monkeypatch.setattr(_placement, "NEARLY", 2.0)
     _placement.place(*lives, free)
     near = max(tried)
@@ -471,15 +471,13 @@ def test_actions_that_free_unused_inputs_first() -> None:
 
 def test_effort_is_a_share_of_the_most_placements(monkeypatch: pytest.MonkeyPatch) -> None:
     """The greedy orders alone, at no effort; the plan holds all the same."""
-    given, search = list[int](), _placement._squeaky_wheel
+    given, search = list[int](), _placement._Search.at_floor
 
-    def counted(
-        placer: _placement._Placer, order: list[int], capacity: int, random: Random, work: int, until: float
-    ) -> bool:
+    def counted(self: _placement._Search, floor: int, work: int) -> bool:
         given.append(work)
-        return search(placer, order, capacity, random, work, until)
+        return search(self, floor, work)
 
-    monkeypatch.setattr(_placement, "_squeaky_wheel", counted)
+    monkeypatch.setattr(_placement._Search, "at_floor", counted)
     problem = training_problem(Random(1), 20, scale=64)
     schedule = keep_all(problem)
     sums = []
