@@ -3,8 +3,8 @@
 First fit goes along an order. Along the order of offsets it reproduces any placement with nothing floating, so the
 optimum is within reach of a search over orders. Greedy orders come first (by size, area, lifetime, start). Then a
 search against a capacity: the lower bound (the most that is alive at once) first, then bisected between it and the
-best. That is an exact search (`_skyline`). Where there are too many rectangles for it, it is "squeaky wheel"
-optimisation: the first rectangle that does not fit moves to an earlier place in the order.
+best. An exact search does that (`_skyline`). "Squeaky wheel" optimisation does it where there are too many rectangles,
+or some live twice. There the first rectangle that does not fit moves to an earlier place in the order.
 
 A rectangle may be alive a second time, at the same offset: such a tensor has to come back to its place.
 
@@ -174,7 +174,7 @@ class _Search:
         return any(self.along(k, floor, part, k) for k in range(1, FLOOR_ATTEMPTS) if self.twice)
 
     def share(self, work: int) -> int:
-        """The work of one attempt above the floor: what one way up the skyline takes at least."""
+        """The work of one attempt above the floor: at least one way up the skyline."""
         return work if self.twice else max(work, self.skyline.descent_placements)
 
     def within(self, capacity: int, work: int, attempt: int) -> bool:

@@ -1,8 +1,8 @@
 """Exact search for offsets within a capacity: a skyline rises over time, and one rectangle after another lies on it.
 
 Only instants count at which something begins after something ended, so few are left. Each instant has a floor, above
-which all that is not placed yet lies. The floor and the sum of what is left may not exceed the capacity: most branches
-end there. Where nothing that is left can lie on a floor, the floor rises.
+which all that is not placed yet lies. The floor and all sizes that are left may not exceed the capacity together: most
+branches end there. Where nothing that is left can lie on a floor, the floor rises.
 
 A branch is about one instant of a stretch of floors between two higher ones. Either one of the rectangles that fit on
 the stretch lies there, or the floor of that instant rises. An instant with a single choice comes first.
@@ -33,13 +33,13 @@ NODE_PLACEMENTS, PLACEMENT_INCIDENCES = 12, 400  # a node takes as long as so ma
 FIRST_NODES, MORE_NODES = 2.0, 3.0  # of an attempt, for each rectangle; each round of orders has more
 DESCENT_NODES = 1.2  # that a search takes, for each rectangle, if hardly any choice fails
 FAILED, BRANCHED = 1.0, 1.0  # weights of an instant where a floor was too high, and where all choices failed
-NOISE = 0.4  # on the logarithms of what orders go by, from the second round on
+NOISE = 0.4  # on the logarithms that orders go by, from the third round on
 FAR = np.int64(1) << 60
 
 
 @dataclass(slots=True)
 class _Node:
-    """Floors and what they are due to, before any of the choices; `choices` are rectangles, or -1: the floor rises."""
+    """Floors and their reasons, before any of the choices; `choices` are rectangles, or -1: the floor rises."""
 
     floors: Ints
     left: Ints
@@ -48,7 +48,7 @@ class _Node:
     at: int = 0
     low: int = 0
     raised: int = 0
-    base: int = 0  # the decisions that explain the floor and what cannot lie on it
+    base: int = 0  # the decisions that explain the floor, and why others cannot lie on it
     wider: int = 0  # those that explain how far it rises
     choices: list[int] = field(default_factory=list)
     blamed: int = 0
