@@ -182,11 +182,8 @@ class _Solve(Solving):
             return False
         if rung.codes is not None:
             self.offer_improved(rung.codes, f"relaxed MIP with {rung.cuts} cuts")
-            if rung.excess_bytes and not self.done:
+            if rung.is_overfull and not self.done:
                 candidates.repair(self, rung.codes, runs)
-            if rung.excess_bytes and self.ties:
-                candidates.flatten_plan(self, rung.codes, rung.cuts)
-                candidates.tighten(self, relaxation, rung.excess_bytes, rung.free)
         self.guide(relaxation, f"held at {rung.cuts} cuts")
         self.say(f"{rung.cuts} cuts")
         return rung.more

@@ -39,9 +39,8 @@ class Rung:
     solved: Solved
     cuts: int
     codes: list[int] | None = None  # the sequence of the plan, if it can be executed
-    excess_bytes: int = 0  # by which it exceeds the RAM
+    is_overfull: bool = False  # it needs too much RAM
     more: bool = False  # another relaxation is of use
-    free: frozenset[int] = frozenset()  # tensors that it does not decide about
 
 
 class Relaxing:
@@ -142,7 +141,7 @@ class Relaxing:
                 return None
             mip = next(solved for solved in mips if solved.relaxation is best)
             self.ladder.cuts, self.ladder.free = set(best.cuts), free
-            return self._rung(best.cuts, free, mip)
+            return self._rung(best.cuts, mip)
 
         return task
 
@@ -180,10 +179,10 @@ class Relaxing:
 
     def climb(self, bound: float, cost: float, stop: threading.Event | None) -> Rung:
         """Solve the next relaxation. Operators at which its plan needs too much RAM become cuts."""
-        cuts, free = tuple(sorted(self.ladder.cuts)), self.ladder.free
-        return self._rung(cuts, free, self.task(cuts, between=True, bound=bound, cost=cost)(stop))
+        cuts = tuple(sorted(self.ladder.cuts))
+        return self._rung(cuts, self.task(cuts, between=True, bound=bound, cost=cost)(stop))
 
-    def _rung(self, cuts: tuple[int, ...], free: frozenset[int], solved: Solved) -> Rung:
+    def _rung(self, cuts: tuple[int, ...], solved: Solved) -> Rung:
         """The use of a relaxation; operators at which its plan needs too much RAM become cuts of the ladder."""
         relaxation = solved.relaxation
         if relaxation is None or relaxation.infeasible:
@@ -193,7 +192,7 @@ class Relaxing:
         if codes is not None:
             excess = overfull(self.model, codes, self.race.capacity_for(codes))
         more = self.ladder.climb(relaxation, solved.aim, excess, followed=codes is not None)
-        return Rung(solved, len(cuts), codes, excess[0][0] if excess else 0, more, free)
+        return Rung(solved, len(cuts), codes, bool(excess), more)
 
     def task(
         self,

@@ -343,8 +343,6 @@ class CandidateSettings:
     flattened_late_operators: int = 1500  # up to so many, with the second lateness too
     lateness: tuple[float, ...] = (0.05, 0.5)  # `beta` of flattening
     overhead_factor: float = 1.5  # of the best schedule's: dearer ones are left, clean-up takes away a third at most
-    tightened: int = 3  # plans for less RAM, at most
-    tightened_share: float = 0.01  # of the capacity: how much less, at most
 
 
 @dataclass(frozen=True, slots=True)

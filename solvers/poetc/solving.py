@@ -41,7 +41,6 @@ class Solving:
         self.log: list[str] = []
         self.cut_short = False  # the clock has ended a relaxation early
         self.exhausted = False  # done, see `candidates`
-        self.tightened: set[tuple[tuple[int, ...], int]] = set()  # cuts and bytes that `candidates.tighten` solved
 
     @property
     def target(self) -> float:

@@ -39,9 +39,7 @@ from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc import engine
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.ladder import single_cut_positions
-from poetc.solvers.poetc.candidates import tighten
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
-from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from tests.solvers.cases import case
 from tests.solvers.chains import chain
@@ -408,22 +406,6 @@ def test_it_goes_on_from_a_bound() -> None:
     told = solve(problem, options=EngineOptions.of(dataclasses.replace(near, time_limit_s=0.0), known))
     assert told.proof.bound == bound
     verify(problem, told)
-
-
-def test_a_plan_that_needs_a_little_too_much_is_made_again_for_less() -> None:
-    """A long chain whose tensors differ little: what the plan of one cut lacks is less than a hundredth of the RAM."""
-    problem = chain(160, sizes=[20 + k % 3 for k in range(160)], costs=[10] * 160, budget_units=2400)
-    solving = engine._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
-    model = solving.model
-    relaxation = CutModel(model, (model.cut,), between=True, ties=True).solve(time_limit_s=10)
-    codes = lazy_codes(model, relaxation)
-    assert codes is not None
-    excess_bytes = overfull(model, codes, model.capacity)[0][0]
-    solving.ties = True
-    tighten(solving, relaxation, excess_bytes)
-    incumbent = solving.race.incumbent
-    assert incumbent is not None and incumbent.origin == "relaxed MIP with 1 cuts and less RAM"
-    assert relaxation.bound <= incumbent.cost <= relaxation.bound + 2 * 10
 
 
 def test_the_operator_of_a_cut_is_the_one_whose_lp_proves_the_most() -> None:
