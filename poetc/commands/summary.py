@@ -134,7 +134,8 @@ def _core_ways(request: SolveRequest, solution: Solution, profile: DeviceProfile
 def _unused_cores(solution: Solution, profile: DeviceProfile | None) -> int | None:
     """The number of equal cores of the device, if only schedules for one of them were searched; else None."""
     cores = 1 + len(equal_cores(profile)) if profile else 1
-    return cores if cores > 1 and not solution.ways and not solution.problem.processors else None
+    several = solution.ways or solution.problem.processors or CoreUsage.option(solution) is not None
+    return cores if cores > 1 and not several else None
 
 
 def _banks(problem: Problem, trace: Trace, plan: MemoryPlan) -> dict[str, Any]:

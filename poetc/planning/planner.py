@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from poetc import solvers
+from poetc.errors import LimitError
 from poetc.events import Progress, silent
 from poetc.planning import plain
 from poetc.planning.arena import packed, ram_bytes
-from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT, BestSoFar, progress_line
+from poetc.planning.progress import ORDER, TIME_LIMIT, WORK_LIMIT, BestSoFar, progress_line
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import SCOPED, Solution, cost_of_computing_once, least_cost
@@ -186,7 +187,9 @@ class Planner:
         solution = Solution(problem=fixed, schedule=schedule, plan=packing[1])
         for reduction, at, option in reversed([*zip(self.reductions, asked[:-1], options, strict=True)]):
             solution = solution if option is None else reduction.restore(at, option, solution)
-        return solution
+        self.best.has_first = True
+        bound = min(solution.proof.bound, self.least_cost(problem))  # in another way everything once may cost less
+        return solution.with_proof(replace(solution.proof, bound=bound))
 
     @property
     def is_real(self) -> bool:
@@ -213,6 +216,15 @@ class Planner:
         else:
             self.progress(stage)
 
+    def proven(self, problem: Problem, solution: Solution) -> tuple[int, Scope]:
+        """The best bound that searches have shown for a solution, and its scope."""
+        chosen, order = {**self.chosen, **self.chosen_by(solution)}, plain.order_of(solution.problem, solution.schedule)
+        bound, named = self.best.proven(problem, chosen, order)
+        scope = solution.scope if ORDER in named else replace(solution.scope, order=ANY)
+        for name in dict(scope.choices).keys() - named:
+            scope = scope.with_choice(name, ANY)
+        return bound, scope
+
     def settle(self, problem: Problem, solution: Solution, stage: str) -> None:
         """Show the cost and the bound of a solution that is not searched further."""
         chosen = {**self.chosen, **self.chosen_by(solution)}
@@ -232,6 +244,8 @@ class Planner:
         Raises InfeasibleError where it is proven that nothing fits, LimitError where nothing was found. Both name the
         smallest RAM that is known to work.
         """
+        if self.best.has_first and self.is_over:
+            raise LimitError("no time was left for more than a first schedule")
         self.best.begin(problem, self.reductions, self.least_cost)
         if self.reductions:
             outermost = self.reductions[0]  # which the first problem may have left open, but not this one

@@ -113,6 +113,7 @@ class BestSoFar:
     shown: dict[tuple[str, int], tuple[float, Hashable]] = field(default_factory=dict)  # the last bound, its scope
     log: SearchLog = field(default_factory=SearchLog)
     is_late: bool = False  # the clock has ended a search
+    has_first: bool = False  # whoever asks has a schedule already, should the time be up
     at_once: tuple[int, Problem, Schedule | None] | None = None  # a seed, a problem, and the schedule found at once
     kept: tuple[Problem, Schedule, tuple[Schedule, MemoryPlan]] | None = None  # the first one that packed: as it was
     outer: BestSoFar | None = None  # that of the problem for which these searches find steps
@@ -158,6 +159,12 @@ class BestSoFar:
         self.expected.pop(key, None)
         bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
         bounds[own] = max(bound, bounds.get(own, 0))
+
+    def proven(self, problem: Problem, chosen: Mapping[str, Any], order: tuple[str, ...]) -> tuple[int, frozenset[str]]:
+        """The best bound for schedules with these options in this order, and the choices that it names."""
+        bounds, options = self.bounds.get(_key(problem), {}), frozenset({**chosen, ORDER: order}.items())
+        own = max((o for o in bounds if o <= options), key=lambda o: bounds[o], default=NOTHING_CHOSEN)
+        return bounds.get(own, 0), frozenset(name for name, _ in own)
 
     def observe(
         self,
