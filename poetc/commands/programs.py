@@ -13,7 +13,7 @@ from poetc.errors import UsageError
 from poetc.graph import TrainingGraph, Value
 from poetc.planning import Bundle, Solution, Switching, inference
 from poetc.planning.safe_points import within_flash
-from poetc.program import Program, ProgramBundle, bank_high_water, lower, lower_bundle, packed_state
+from poetc.program import Program, ProgramBundle, bank_high_water, lower, lower_bundle, packed_state_bytes
 from poetc.scheduling import Switch, Trace, all_in_ram, keep_all, pack
 
 SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
@@ -216,7 +216,7 @@ def require_ram(
             f" {memory.stack_bytes} for the stack needs {needed_bytes}, {needed_bytes - board.ram.size_bytes} too many:"
             f" solve for --budget {board.ram.size_bytes} or less{instead}"
         )
-    image_bytes = program.flash_bytes + len(packed_state(program, values))
+    image_bytes = program.flash_bytes + packed_state_bytes(program, values)
     if image_bytes > board.code.size_bytes:
         raise UsageError(
             f"{board.name} has {board.code.size_bytes} bytes of flash; constants and initial state alone are"

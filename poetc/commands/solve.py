@@ -68,7 +68,7 @@ from poetc.planning.saved import Encodings, EncodingSpace, Saved
 from poetc.planning.search_log import END, SearchLog
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
-from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
+from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems, untried
 from poetc.program import lower
 from poetc.scheduling import Status, keep_all_peak_bytes
 from poetc.scheduling.problem import Problem
@@ -317,7 +317,7 @@ def _solve_read(
     try:
         solution = planner.knowing(search).solve(problem)
         if first is not None and first.cost < solution.cost:
-            solution = better_of(first, solution)
+            solution = replace(better_of(first, solution), ways=solution.ways)
     except (InfeasibleError, LimitError) as failed:
         if first is None and streams_else:
             return _solve_read(request, read, stop_at, progress, reports_s=reports_s, encodes=False)
@@ -328,7 +328,7 @@ def _solve_read(
                 request, read, stop_at, progress, reports_s=reports_s, encodes=encodes, fallback=fallback
             )
         if first is not None:
-            solution = first
+            solution = replace(first, ways=untried(ways, first))
         elif least is None or request.solver != ENGINE:
             raise
         else:

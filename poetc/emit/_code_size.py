@@ -24,7 +24,7 @@ from poetc.emit._firmware import (
 from poetc.emit._module import Module
 from poetc.emit._tables_bytes import tables_bytes
 from poetc.graph import Value
-from poetc.program import Program, inputs_on_store, packed_state
+from poetc.program import Program, inputs_on_store, packed_state_bytes
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 
@@ -185,7 +185,7 @@ def firmware_size(
         total[sections[name].kind] += sections[name].size_bytes
     plan = layout(board, memory, module.arena_bytes, 0, len(main.queues) if queues else 1)
     checksum_bytes = CHECKSUM_BYTES if gradients else 0
-    state_bytes = len(packed_state(main, values)) if main.state_bytes else 0
+    state_bytes = packed_state_bytes(main, values) if main.state_bytes else 0
     images = state_bytes + align(module.flash_bytes)
     if formats_store(main, board, steps, images):
         images += initial_pages_bytes(main)

@@ -458,14 +458,9 @@ class _Side:
         """The actions side by side, as far as they pack into the budget: the cheapest list for these shares of it."""
         budget, cheapest, best = problem.budget_bytes, math.inf, None
         for attempt in range(ATTEMPTS):
-            is_late = self.planner.left_s <= 0
-            if (
-                self.planner.is_over
-                or time.monotonic() >= stop_at
-                or (best is not None and (attempt == ATTEMPTS - 1 or is_late))
-            ):
+            is_late, is_last = self.planner.left_s <= 0, attempt == ATTEMPTS - 1
+            if time.monotonic() >= stop_at or (best is not None and (is_last or is_late)):
                 return best
-            is_last = attempt == ATTEMPTS - 1
             arranged = None if is_last else self._listed(problem, actions, choice, max(0, budget), shares)
             if arranged is None:
                 listed = one_after_another(actions, choice)

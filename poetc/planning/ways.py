@@ -70,6 +70,12 @@ def _taken_words(way: int, solution: Solution) -> str:
     return f"one core computes, the main one does the transfers{also}"
 
 
+def untried(ways: Problems, only: Solution) -> tuple[OptionResult, ...]:
+    """The results of all ways where time is up after one schedule."""
+    costs = {CoreUsage.option(only): only.cost}
+    return tuple(OptionResult(w, costs.get(w), least_cost(ways[w]), "no time was left") for w in sorted(ways))
+
+
 class CoreUsage(Reduction[int]):
     """`sets`: an entry for each problem that has the choice, which is the one of the main processor alone.
 

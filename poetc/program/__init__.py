@@ -8,6 +8,7 @@ from poetc.program._image import (
     initial_pages,
     packed_pages,
     packed_state,
+    packed_state_bytes,
     page_blocks,
     state_image,
     store_image,

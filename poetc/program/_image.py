@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import bisect
 import io
+import math
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from poetc.graph import Array, TensorType, Value, materialize
+from poetc.graph import Array, Fill, TensorType, Value, materialize
 from poetc.program._ir import Binding, Program
 from poetc.program._state_file import regions
 from poetc.runtime.layout import ALIGNMENT_BYTES, SUMMED_BYTES, TRAILER_BYTES, align, page_bytes
+
+Placed = tuple[Binding, Array, Iterable[tuple[int, int]]]  # with its bytes, and begin and end of their parts
 
 
 def _bytes(name: str, value: Value, type: TensorType) -> Array:
@@ -55,23 +58,63 @@ def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
     Each has a head of 16 bytes with its offset in the arena and its size. A head without a size ends it. Everything
     else in the regions of the state is zero, as the moments of an optimizer are.
     """
-    image, starts = io.BytesIO(), sorted(r.arena_offset_bytes for r in regions(program) if r.page is None)
-    head = place = end = region = -1  # of the last piece: where its head is in the image, and its place
-    for binding in sorted(program.state, key=lambda b: b.operand.offset_bytes):
-        data, at = _bytes(binding.name, values[binding.name], binding.operand.type), binding.operand.offset_bytes
-        of_word = bisect.bisect_right(starts, at)
-        for first, last in _runs(data):
-            if of_word == region and at + first - end <= _LEAST_ZEROS_BYTES:
-                image.write(bytes(at + first - end))
-            else:
-                _close_piece(image, head, place)
-                head, place = image.tell(), at + first
-                image.write(PIECE.pack(0, 0))
-            image.write(data[first:last].data)  # at once: values may be made one after the other
-            end, region = at + last, of_word
+    image = io.BytesIO()
+    head = place = -1  # of the last piece: where its head is in the image, and its place
+    for at, zeros_bytes, data in _parts(program, (_with_runs(b, values) for b in _in_order(program))):
+        if zeros_bytes is not None:
+            image.write(bytes(zeros_bytes))
+        else:
+            _close_piece(image, head, place)
+            head, place = image.tell(), at
+            image.write(PIECE.pack(0, 0))
+        image.write(data.data)  # at once: values may be made one after the other
     _close_piece(image, head, place)
     image.write(PIECE.pack(0, 0))
     return image.getvalue()
+
+
+def packed_state_bytes(program: Program, values: Mapping[str, Value]) -> int:
+    """The size of `packed_state`. Random numbers are not drawn for it: they have no long runs of zeros."""
+
+    def sized(binding: Binding) -> Placed:
+        value, type = values[binding.name], binding.operand.type
+        is_random = isinstance(value, Fill) and value.kind in ("normal", "uniform") and value.value != value.high
+        if is_random and np.issubdtype(type.dtype.numpy, np.floating):
+            size_bytes = math.prod(type.shape) * np.dtype(type.dtype.numpy).itemsize
+            return binding, np.broadcast_to(np.uint8(1), size_bytes), [(0, size_bytes)] if size_bytes else []
+        return _with_runs(binding, values)
+
+    total_bytes = piece_bytes = 0
+    for _, zeros_bytes, data in _parts(program, map(sized, _in_order(program))):
+        if zeros_bytes is None:
+            total_bytes += align(piece_bytes) + PIECE.size
+            piece_bytes = 0
+        piece_bytes += (zeros_bytes or 0) + data.size
+    return total_bytes + align(piece_bytes) + PIECE.size
+
+
+def _in_order(program: Program) -> list[Binding]:
+    return sorted(program.state, key=lambda b: b.operand.offset_bytes)
+
+
+def _with_runs(binding: Binding, values: Mapping[str, Value]) -> Placed:
+    data = _bytes(binding.name, values[binding.name], binding.operand.type)
+    return binding, data, _runs(data)
+
+
+def _parts(program: Program, placed: Iterable[Placed]) -> Iterator[tuple[int, int | None, Array]]:
+    """The parts of the initial state between long runs of zeros: place in the arena, zeros before it, bytes.
+
+    None in place of zeros: a piece begins.
+    """
+    starts, end, region = sorted(r.arena_offset_bytes for r in regions(program) if r.page is None), -1, -1
+    for binding, data, runs in placed:
+        at = binding.operand.offset_bytes
+        of_word = bisect.bisect_right(starts, at)
+        for first, last in runs:
+            joins = of_word == region and at + first - end <= _LEAST_ZEROS_BYTES
+            yield at + first, at + first - end if joins else None, data[first:last]
+            end, region = at + last, of_word
 
 
 def _close_piece(image: io.BytesIO, head: int, place: int) -> None:

@@ -8,7 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from poetc.program import Page, initial_pages, packed_state, regions, state_image, store_image
+from poetc.graph import Fill
+from poetc.program import Page, initial_pages, packed_state, packed_state_bytes, regions, state_image, store_image
 from tests.program.models import mlp, state_paged_decisions, training_case
 
 
@@ -27,7 +28,10 @@ def test_zeros_of_the_state_are_left_out(optimizer: str, share: float) -> None:
         assert place % 16 == size % 16 == 0
         found[place : place + size] = np.frombuffer(image, np.uint8, size, at + 16)
         at += 16 + size
-    assert at + 16 == len(image) <= share * program.state_bytes
+    assert at + 16 == len(image) == packed_state_bytes(program, values) <= share * program.state_bytes
+    drawn = Fill("normal", value=0.1, seed_name="w")
+    random = {**values, **{b.name: drawn for b in program.state if b.operand.type.dtype.numpy == np.float32}}
+    assert packed_state_bytes(program, random) == len(packed_state(program, random)) >= len(image)
     expected = np.frombuffer(state_image(program, values), np.uint8)
     for region in regions(program):
         part = slice(region.arena_offset_bytes, region.arena_offset_bytes + region.size_bytes)
