@@ -23,7 +23,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from poetc.scheduling._skyline import Skyline
+from poetc.scheduling._skyline import SURE_PLACEMENTS, Skyline
 
 Ints = npt.NDArray[np.int64]
 
@@ -169,13 +169,13 @@ class _Search:
         part = work // FLOOR_ATTEMPTS
         if self.along(0, floor, part, 0):
             return True
-        if self.skyline.descent_placements <= work // 2 and self.on_skyline(floor, work // (2 if self.twice else 1)):
+        if work > 0 and self.on_skyline(floor, work // (2 if self.twice else 1)):
             return True
         return any(self.along(k, floor, part, k) for k in range(1, FLOOR_ATTEMPTS) if self.twice)
 
     def share(self, work: int) -> int:
         """The work of one attempt above the floor: at least one way up the skyline."""
-        return work if self.twice else max(work, self.skyline.descent_placements)
+        return work if self.twice else max(2 * work, self.skyline.descent_placements)
 
     def within(self, capacity: int, work: int, attempt: int) -> bool:
         if not self.twice and self.skyline.descent_placements <= work:
@@ -188,6 +188,10 @@ class _Search:
         return self.skyline.any_twice
 
     def on_skyline(self, capacity: int, work: int) -> bool:
+        descent = self.skyline.descent_placements
+        if descent > max(work, SURE_PLACEMENTS):
+            return False
+        work = max(work, descent)
         offsets = self.skyline.search(np.full(len(self.free), capacity), work, self.stop_at)
         if offsets is not None:
             self.placer.offsets[self.free] = offsets

@@ -17,6 +17,7 @@ search is complete for rectangles with one life. It leaves out a few placements 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +30,10 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Lives = Sequence[tuple[int, int]]  # [start, end) of each
 
-NODE_PLACEMENTS, PLACEMENT_INCIDENCES = 12, 400  # a node takes as long as so many placements, and one for so many
+NODE_PLACEMENTS, PLACEMENT_INCIDENCES = 12, 1200  # a node takes as long as so many placements, and one for so many
 FIRST_NODES, MORE_NODES = 2.0, 3.0  # of an attempt, for each rectangle; each round of orders has more
 DESCENT_NODES = 1.2  # that a search takes, for each rectangle, if hardly any choice fails
+SURE_PLACEMENTS = 50_000  # of a first attempt that the clock does not end: about half a second
 FAILED, BRANCHED = 1.0, 1.0  # weights of an instant where a floor was too high, and where all choices failed
 NOISE = 0.4  # on the logarithms that orders go by, from the third round on
 FAR = np.int64(1) << 60
@@ -85,21 +87,27 @@ class Skyline:
         self.node_placements = NODE_PLACEMENTS + len(self.flat) // PLACEMENT_INCIDENCES
         self.descent_placements = int(DESCENT_NODES * self.count * self.node_placements)
         self.weights = np.ones(self.instants)
+        self.next_attempts = self.attempts()  # a search goes on with orders that those before did not take
         self.bits = [0]  # decisions that a floor is due to, by reason
         same: dict[tuple[object, ...], int] = {}
         shapes = [(*e.tolist(), size) for e, size in zip(each, sizes.tolist(), strict=True)]
         self.kinds = [same.setdefault(shape, len(same)) for shape in shapes]
 
     def search(self, highest: Ints, placements: int, stop_at: float) -> Ints | None:
-        """Offsets with no end above `highest` of each; None if none were found with so much work."""
+        """Offsets with no end above `highest` of each; None if none were found with so much work.
+
+        The clock does not end a first attempt of little work.
+        """
         self.capacity = int(highest.max())
         self.lasts = highest - self.sizes
         if (self.floors + self.totals > self.capacity).any():
             return None
-        for nodes, by_slack, order in self.attempts():
+        is_sure = 0 < min(placements, self.descent_placements) <= SURE_PLACEMENTS
+        for nodes, by_slack, order in self.next_attempts:
             nodes = min(nodes, placements // self.node_placements)
             placements -= nodes * self.node_placements
-            offsets, is_open = self.attempt(order, by_slack, nodes, stop_at)
+            offsets, is_open = self.attempt(order, by_slack, nodes, math.inf if is_sure else stop_at)
+            is_sure = False
             if offsets is not None or not is_open or placements < self.node_placements or time.monotonic() >= stop_at:
                 return offsets
         return None

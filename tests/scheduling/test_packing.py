@@ -232,9 +232,12 @@ def test_no_more_room_between_places_than_is_needed() -> None:
     assert plan.state_bytes == 160 + 2 * 1600, "where they can adjoin at no cost, they do"
 
 
-def test_the_clock_ends_the_search() -> None:
+def test_the_clock_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for one attempt of little work."""
     problem = training_problem(Random(1), 20, scale=64)
     schedule = keep_all(problem)
+    assert pack(problem, schedule, stop_at=0.0).arena_bytes == pack(problem, schedule).max_live_bytes
+    monkeypatch.setattr("poetc.scheduling._skyline.SURE_PLACEMENTS", 0)
     hurried = pack(problem, schedule, stop_at=0.0)
     verify_plan(problem, schedule, hurried)
     assert hurried.arena_bytes > pack(problem, schedule).arena_bytes

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poetc.scheduling import _placement
+from poetc.scheduling import _placement, _skyline
 from poetc.scheduling._skyline import Skyline
 from tests.scheduling.test_packing import check_disjoint
 
@@ -125,7 +125,7 @@ def test_two_lives_at_one_offset(random: Random) -> None:
     check_disjoint(starts, ends, sizes[who], offsets[who])
 
 
-def test_the_clock_and_the_work_end_the_search() -> None:
+def test_the_clock_and_the_work_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     starts, ends, sizes = cut_to_pieces(Random(0), 100, 200, 10_000)
     lives = [[life] for life in zip(starts.tolist(), ends.tolist(), strict=True)]
     too_low = np.full(100, 9_999)
@@ -133,4 +133,6 @@ def test_the_clock_and_the_work_end_the_search() -> None:
     full = np.full(100, 10_000)
     assert Skyline(lives, sizes, []).search(full, 10**9, math.inf) is not None
     assert Skyline(lives, sizes, []).search(full, 100, math.inf) is None
+    assert Skyline(lives, sizes, []).search(full, 10**9, 0.0) is not None, "a first attempt of little work is sure"
+    monkeypatch.setattr(_skyline, "SURE_PLACEMENTS", 0)
     assert Skyline(lives, sizes, []).search(full, 10**9, 0.0) is None
