@@ -11,7 +11,17 @@ from random import Random
 import pytest
 
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError
-from poetc.scheduling import Paging, Problem, Schedule, SolveOptions, schedule_to_json, verify
+from poetc.scheduling import (
+    Paging,
+    Problem,
+    Schedule,
+    Scope,
+    SolveOptions,
+    Status,
+    keep_all_peak_bytes,
+    schedule_to_json,
+    verify,
+)
 from poetc.solvers import Event, available, solve
 from poetc.solvers.poetc.search import heuristics
 from poetc.solvers.poetc.search.race import Race
@@ -176,3 +186,17 @@ def test_tables_of_a_long_chain_end_with_the_time() -> None:
     with pytest.raises(LimitError, match=r"rotor: found no schedule in 0.1 s"):
         solve(problem, "rotor", SolveOptions(time_limit_s=0.1))
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("solver", ["checkmate", "moccasin"])
+def test_a_bound_of_a_formulation_that_has_no_such_schedule_is_not_stated(solver: str) -> None:
+    """The rounded LP fits by the exact rules. The formulation needs more RAM for it, and its optimum costs more."""
+    random = Random(0)
+    problem = training_problem(random, random.randint(2, 5), paging=random.random() < 0.5)
+    budget = problem.base_bytes + int((keep_all_peak_bytes(problem) - problem.base_bytes) * random.uniform(0.6, 1))
+    schedule = solve(dataclasses.replace(problem, budget_bytes=budget), solver, OPTIONS)
+    verify(dataclasses.replace(problem, budget_bytes=budget), schedule)
+    assert "rounded LP" in schedule.proof.method and schedule.proof.method.endswith("every operator once")
+    assert schedule.proof.status is Status.FEASIBLE and schedule.proof.scope == Scope()
+    least = problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)
+    assert schedule.proof.bound == least < schedule.proof.objective
