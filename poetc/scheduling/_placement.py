@@ -33,6 +33,7 @@ PLACEMENTS_X_RECTANGLES = 450_000_000  # and for many, where each takes longer
 FEW = 500  # rectangles, up to which a list is quicker than arrays
 LOOKED_AT = 24  # rectangles in the way, one by one
 NEARLY, LESS_WORK = 1.001, 8  # within this factor of the floor, with no budget to meet, a part of the work does
+MOST_TWICE = 0.1  # of the rectangles on a skyline; where more live twice, orders alone do as well
 FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work
 
 
@@ -185,11 +186,11 @@ class _Search:
     @property
     def twice(self) -> bool:
         """Whether anything lives twice, for which orders do better above the floor."""
-        return self.skyline.any_twice
+        return self.skyline.twice > 0
 
     def on_skyline(self, capacity: int, work: int) -> bool:
         descent = self.skyline.descent_placements
-        if descent > max(work, SURE_PLACEMENTS):
+        if descent > max(work, SURE_PLACEMENTS) or self.skyline.twice > MOST_TWICE * len(self.free):
             return False
         work = max(work, descent)
         offsets = self.skyline.search(np.full(len(self.free), capacity), work, self.stop_at)

@@ -17,6 +17,7 @@ search is complete for rectangles with one life. It leaves out a few placements 
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -31,11 +32,11 @@ Mask = npt.NDArray[np.bool_]
 Lives = Sequence[tuple[int, int]]  # [start, end) of each
 
 NODE_PLACEMENTS, PLACEMENT_INCIDENCES = 12, 1200  # a node takes as long as so many placements, and one for so many
-FIRST_NODES, MORE_NODES = 2.0, 3.0  # of an attempt, for each rectangle; each round of orders has more
+ROUND_NODES, LATER_NODES = (2.0, 5.0), 2.0  # of an attempt, for each rectangle, by rounds of orders
 DESCENT_NODES = 1.2  # that a search takes, for each rectangle, if hardly any choice fails
 SURE_PLACEMENTS = 50_000  # of a first attempt that the clock does not end: about half a second
 FAILED, BRANCHED = 1.0, 1.0  # weights of an instant where a floor was too high, and where all choices failed
-NOISE = 0.4  # on the logarithms that orders go by, from the third round on
+NOISE = 0.4  # on the logarithms that orders go by, in later rounds
 FAR = np.int64(1) << 60
 
 
@@ -69,7 +70,7 @@ class Skyline:
             return np.concatenate([np.arange(*np.searchsorted(instants, life)) for life in own])
 
         self.of_rectangle = each = [at(own) for own in lives]
-        self.any_twice = any(len(own) > 1 for own in lives)  # then only the lowest floors are told apart soundly
+        self.twice = sum(len(own) > 1 for own in lives)  # where any does, only the lowest floors are branched on
         self.first = np.array([e[0] for e in each], np.int64)
         self.last = np.array([e[-1] for e in each], np.int64)
         self.lengths = np.array([len(e) for e in each], np.int64)
@@ -127,13 +128,13 @@ class Skyline:
             (True, 1e3 * full + 20 * size + long),
             (False, 1e3 * full + 20 * long + size),
         )
-        nodes, noise = FIRST_NODES * self.count, 0.0
-        while True:
+        for round_, nodes in enumerate(itertools.chain(ROUND_NODES, itertools.repeat(LATER_NODES))):
             for by_slack, key in kinds:
-                if not noise and nodes <= FIRST_NODES * self.count:
+                is_early = round_ < len(ROUND_NODES)
+                if is_early:
                     self.weights[:] = 1.0
-                yield int(nodes), by_slack, key + noise * random.standard_normal(self.count)
-            nodes, noise = nodes + MORE_NODES * self.count, NOISE * (nodes > FIRST_NODES * self.count)
+                noise = 0.0 if is_early else NOISE
+                yield int(nodes * self.count), by_slack, key + noise * random.standard_normal(self.count)
 
     def attempt(self, order: Floats, by_slack: bool, nodes: int, stop_at: float) -> tuple[Ints | None, bool]:
         """Offsets, and whether others than those looked at may be left."""
@@ -264,7 +265,7 @@ class Skyline:
         starts = np.concatenate(([0], edges))
         levels = floors[starts]
         walls = np.concatenate(([FAR], levels, [FAR]))
-        is_low = levels == levels.min() if self.any_twice else (levels < walls[:-2]) & (levels < walls[2:])
+        is_low = levels == levels.min() if self.twice else (levels < walls[:-2]) & (levels < walls[2:])
         lengths = np.diff(np.concatenate((starts, [self.instants])))
         key = slack * 1e3 + choices if by_slack else choices / self.weights
         key = np.where(choices <= 1, choices - 1e18, key)
