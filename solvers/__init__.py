@@ -22,7 +22,7 @@ from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.placement.kernel import kernel_of_fullest
 from poetc.solvers.poetc.placement.phases import phased_bound
-from poetc.solvers.poetc.placement.search import PlacementSearch, bound_of_any_placement
+from poetc.solvers.poetc.placement.search import PlacementSearch, bound_of_any_placement, thrifty_placements
 from poetc.solvers.poetc.search.flatten import in_less_ram
 from poetc.solvers.poetc.search.race import at_once
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, has_schedule, min_budget
@@ -63,4 +63,5 @@ __all__ = [
     "restored",
     "shortest_ns",
     "solve",
+    "thrifty_placements",
 ]

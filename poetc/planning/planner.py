@@ -30,6 +30,8 @@ from poetc.solvers import WarmStart
 
 ChoiceT = TypeVar("ChoiceT")
 
+FIRSTS = 8  # schedules that are found at once: so many are kept
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
@@ -139,10 +141,15 @@ class Planner:
         self.progress(progress_line(problem, seen))
 
     def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> tuple[Schedule, MemoryPlan] | None:
-        """Take up `schedule`, or the first one found, as the best so far, if nothing is known and it packs at once."""
+        """Take up `schedule` as the best so far, if it packs at once, and nothing that costs about as much is known.
+
+        None: the first one that is found, if nothing is known.
+        """
         if not self.is_real or self.options.is_quick or self.solver != plain.ENGINE:
             return None
-        if self.best.has_packed(problem):
+        known_cost = self.best.packed_cost(problem)
+        dearer = schedule is None or schedule.proof.objective >= PLAIN.kept_share * known_cost
+        if known_cost < math.inf and dearer:
             return self.best.kept_first(problem, schedule)
         first = self.at_once(problem) if schedule is None else schedule
         if first is None:
@@ -156,14 +163,17 @@ class Planner:
         return packing
 
     def at_once(self, problem: Problem) -> Schedule | None:
-        """The schedule that a search begins with; the last one is not made again."""
-        last = self.best.at_once
-        if last is None or last[:2] != (self.options.seed, problem):
-            last = self.best.at_once = self.options.seed, problem, solvers.at_once(problem, self.options)
-        return last[2]
+        """The schedule that a search begins with; the last ones are not made again."""
+        known, seed = self.best.at_once, self.options.seed
+        for entry in known:
+            if entry[:2] == (seed, problem):
+                return entry[2]
+        first = solvers.at_once(problem, self.options)
+        known[:] = [*known[1 - FIRSTS :], (seed, problem, first)]
+        return first
 
     def first(self, problem: Problem) -> Solution | None:
-        """A schedule with the usual choices that is found at once, and kept, if it packs and is the first one.
+        """A schedule that is found at once, and kept, if it packs and is the first one.
 
         Nobody waits for it until other problems are built and weighed. Beside work its cost would be another.
         """
@@ -172,7 +182,7 @@ class Planner:
         self.best.begin(problem, self.reductions, self.least_cost)
         part, asked, options = self, [problem], list[Any]()
         for reduction in self.reductions:
-            asked.append(reduction.usual(asked[-1]))
+            asked.append(reduction.soonest(asked[-1], self))
             options.append(reduction.chosen(*asked[-2:]) if reduction.is_open(asked[-2]) else None)
             part = part.having(reduction, options[-1])
         fixed, once = asked[-1], cost_of_computing_once(asked[-1])
@@ -360,6 +370,11 @@ class Reduction(ABC, Generic[ChoiceT]):
     def usual(self, problem: Problem) -> Problem:
         """The problem with the usual option, for solvers that cannot choose."""
         return problem
+
+    def soonest(self, problem: Problem, planner: Planner) -> Problem:
+        """The problem with the option of the cheapest schedule that is found at once, as far as that is looked at."""
+        del planner
+        return self.usual(problem)
 
     def frugal(self, problem: Problem) -> Problem:
         """A problem with the choice made as the least RAM probably needs it."""

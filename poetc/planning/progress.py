@@ -114,8 +114,10 @@ class BestSoFar:
     log: SearchLog = field(default_factory=SearchLog)
     is_late: bool = False  # the clock has ended a search
     has_first: bool = False  # whoever asks has a schedule already, should the time be up
-    at_once: tuple[int, Problem, Schedule | None] | None = None  # a seed, a problem, and the schedule found at once
-    kept: tuple[Problem, Schedule, tuple[Schedule, MemoryPlan]] | None = None  # the first one that packed: as it was
+    at_once: list[tuple[int, Problem, Schedule | None]] = field(
+        default_factory=list
+    )  # seeds, problems, and the schedules found at once
+    kept: tuple[Problem, Schedule, tuple[Schedule, MemoryPlan]] | None = None  # the last one that packed: as it was
     outer: BestSoFar | None = None  # that of the problem for which these searches find steps
 
     def begin(self, problem: Problem, reductions: Sequence[Choice], least_cost: Callable[[Problem], int]) -> None:
@@ -239,7 +241,7 @@ class BestSoFar:
         return _key(problem) in self.packed
 
     def kept_first(self, problem: Problem, schedule: Schedule | None) -> tuple[Schedule, MemoryPlan] | None:
-        """The first schedule that packed, if it is `schedule`, or any, of this problem."""
+        """The last schedule found at once that packed, if it is `schedule`, or any, of this problem."""
         if self.kept is None or schedule not in (None, self.kept[1]) or self.kept[0] != problem:
             return None
         return self.kept[2]

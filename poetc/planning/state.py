@@ -134,6 +134,24 @@ class StatePlacement(Reduction[Placement]):
         stored = inner.lower_bound_bytes(everything_on_store(problem))
         return stored if self.mode == "store" else min(stored, inner.lower_bound_bytes(problem))
 
+    def at_once(self, problem: Problem, planner: Planner) -> list[tuple[Placement, Schedule]]:
+        """Schedules that are found at once, the cheapest one first.
+
+        All state is on the store, frozen state alone, none, or all but the state that saves the most in RAM.
+        """
+        placements = (*self.propose(problem, None), *solvers.thrifty_placements(problem))
+        firsts = list[tuple[Placement, Schedule]]()
+        for on in dict.fromkeys(placements):
+            placed = self.fix(problem, on)
+            fits = solvers.lower_bound_bytes(placed) <= placed.budget_bytes
+            first = planner.at_once(placed) if fits else None
+            firsts += [] if first is None else [(on, first)]
+        return sorted(firsts, key=lambda known: (known[1].proof.objective, len(known[0])))
+
+    def soonest(self, problem: Problem, planner: Planner) -> Problem:
+        firsts = self.at_once(problem, planner) if self.mode == "auto" and self.is_open(problem) else []
+        return self.fix(problem, firsts[0][0]) if firsts else self.usual(problem)
+
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         """The problem has all state in RAM."""
         if self.mode != "auto" or planner.solver != ENGINE:
@@ -352,23 +370,16 @@ class _OpenPlacement:
         return search
 
     def _at_once(self) -> tuple[Placement, Schedule] | None:
-        """Something to show before orders are searched: the cheapest of both ends, and of frozen state on the store."""
-        ends = (everything(self.problem), unchanged_state(self.problem), frozenset[int]())
-        asked = {placement: self.reduction.fix(self.problem, placement) for placement in ends}
-        firsts = dict[Placement, Schedule]()
-        for placement, problem in asked.items():
-            if solvers.lower_bound_bytes(problem) <= problem.budget_bytes:
-                first = solvers.at_once(problem, self.options)
-                firsts |= {} if first is None else {placement: first}
-        ranked = sorted(firsts, key=lambda on: (firsts[on].proof.objective, len(on)))
-        if not ranked:
+        """Something to show before orders are searched."""
+        firsts = self.reduction.at_once(self.problem, self.planner)
+        if not firsts:
             return None
-        for placement in ranked:
-            if self.planner.keep_packed(asked[placement], firsts[placement]) is not None:
+        for placement, first in firsts:
+            if self.planner.keep_packed(self.reduction.fix(self.problem, placement), first) is not None:
                 break
-        first, once = firsts[ranked[0]], cost_of_computing_once(self.problem)
-        self._report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
-        return ranked[0], first
+        cost, once = firsts[0][1].proof.objective, cost_of_computing_once(self.problem)
+        self._report(solvers.Event(stage="at once", objective=cost, bound=once))
+        return firsts[0]
 
     def _best_order(self, stop_at: float) -> Order:
         """For the placement to come: an order good for all state on the store need not be for all of it in RAM."""

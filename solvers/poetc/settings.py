@@ -390,7 +390,7 @@ class PlacementSettings:
     tightened_gap: float = 1e-3  # how closely these are solved
     tightened_share: float = 0.05  # of the capacity: the most that is a little
     # Of the room beside the largest working set: the state in RAM that saves the most for its bytes.
-    thrifty_shares: tuple[float, ...] = (0.05, 0.2)
+    thrifty_shares: tuple[float, ...] = (0.05, 0.2, 1.0)
     near: float = 1.01  # times the best cost: placements whose races found as much are worth a solve
     nested_from: float = (
         0.9  # of the best cost: with the cost of every operator once below it, nested checkpoints are tried

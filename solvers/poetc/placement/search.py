@@ -199,8 +199,7 @@ class PlacementSearch:
         frozen = unchanged_state(self.problem)
         if frozen not in self.raced:
             self._race(frozen, None)
-        for share in PLACEMENT.thrifty_shares:
-            thrifty = self._thrifty(share)
+        for thrifty in thrifty_placements(self.problem, self.model):
             if thrifty not in self.raced:
                 self._race(thrifty, None)
         waiting = positions = single_cut_positions(self.model)
@@ -254,25 +253,10 @@ class PlacementSearch:
                 self.effort *= PLACEMENT.effort_factor
         yield from self._neighbours()
 
-    def _thrifty(self, share: float) -> frozenset[int]:
-        """A placement with the state in RAM that saves the most for its bytes, in that share of the room there is.
-
-        A transfer may take its latency whatever its size, so that small tensors are dear to have on the store.
-        """
-        everything = on_store(self.problem, self.everything)
-        left_bytes = share * (everything.budget_bytes - lower_bound_bytes(everything))
-        stored, size = set(self.everything), {c[0]: max(1, self.model.size[c[0]]) for c in self.chains}
-        saved = {c[0]: self.model.in_cost[c[0]] + (len(c) > 1) * self.model.out_cost[c[-1]] for c in self.chains}
-        for t in sorted(size, key=lambda t: (-saved[t] / size[t], t)):
-            if size[t] <= left_bytes:
-                left_bytes -= size[t]
-                stored.remove(t)
-        return frozenset(stored)
-
     def keep_in_ram(self) -> None:
         """Leave state in RAM that saves the most for its bytes, where the steps of the best schedule then still fit."""
-        for share in PLACEMENT.thrifty_shares:
-            stored = self.best() & self._thrifty(share)
+        for thrifty in thrifty_placements(self.problem, self.model):
+            stored = self.best() & thrifty
             race = Race(on_store(self.problem, stored), self.options.seed, self.stop_at)
             self._offer_steps_of_best(stored, race)
             self._keep(stored, race)
@@ -485,6 +469,29 @@ class PlacementSearch:
         self.spent += race.runs * self.model.n_ops * WORK.run_s
         self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
         self._report("state placement")
+
+
+def thrifty_placements(problem: Problem, model: Model | None = None) -> list[frozenset[int]]:
+    """Placements with the state in RAM that saves the most for its bytes, in shares of the room there is.
+
+    A transfer may take its latency whatever its size, so that small tensors are dear to have on the store.
+    `model`: that of open placement, if it is there.
+    """
+    model, chains = model or open_model(problem), movable_state(problem)
+    firsts = frozenset(chain[0] for chain in chains)
+    everything = on_store(problem, firsts)
+    room_bytes = everything.budget_bytes - lower_bound_bytes(everything)
+    size = {t: max(1, model.size[t]) for t in firsts}
+    saved = {c[0]: model.in_cost[c[0]] + (len(c) > 1) * model.out_cost[c[-1]] for c in chains}
+    placements: list[frozenset[int]] = []
+    for share in PLACEMENT.thrifty_shares:
+        left_bytes, in_ram = share * room_bytes, set[int]()
+        for t in sorted(size, key=lambda t: (-saved[t] / size[t], t)):
+            if size[t] <= left_bytes:
+                left_bytes -= size[t]
+                in_ram.add(t)
+        placements.append(firsts - in_ram)
+    return list(dict.fromkeys(placements))
 
 
 def bound_of_any_placement(problem: Problem, cutoff: float, *, work_s: float, stop_at: float) -> int:
