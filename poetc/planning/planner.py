@@ -189,7 +189,7 @@ class Planner:
         packing = part.keep_packed(fixed)
         if packing is None:
             return None
-        cost, order = packing[0].proof.objective, plain.order_of(fixed, packing[0])
+        cost, order = (part.at_once(fixed) or packing[0]).proof.objective, plain.order_of(fixed, packing[0])
         part.report(fixed, solvers.Event(stage="at once", objective=cost, bound=once, order=order))
         if problem.paging is Paging.DMA:
             return None
