@@ -488,6 +488,21 @@ def test_the_first_schedule_is_not_lost_when_time_is_up(share: float) -> None:
     assert len(costs) == 2 and min(costs) < 0.99 * max(costs)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_state_that_saves_the_most_stays_in_ram_at_once(seed: int) -> None:
+    problem = with_budget(training_problem(Random(seed), 40, paging=True), 0.4)
+    reduction = StatePlacement()
+    firsts = dict(reduction.at_once(problem, Planner(options=OPTIONS, reductions=(reduction,))))
+    costs = [schedule.proof.objective for schedule in firsts.values()]
+    assert costs == sorted(costs)
+    for placement in solvers.thrifty_placements(problem):
+        placed = on_store(problem, placement)
+        in_ram = sum(problem.tensors[t].size_bytes for t in everything(problem) - placement)
+        assert in_ram <= problem.budget_bytes - solvers.lower_bound_bytes(on_store(problem, everything(problem)))
+        if placement in firsts:
+            verify(placed, firsts[placement])
+
+
 @pytest.mark.parametrize("seed", [123, 312])
 def test_spread_cuts_that_prove_a_budget_impossible(seed: int) -> None:
     """With little time they come before the relaxation that would have said so."""
