@@ -300,7 +300,7 @@ def _solve_read(
     prepared_s = limit_s - (stop_at - time.monotonic())
     left_s = max(0.0, limit_s - prepared_s)
     search_s = search_share_s(left_s)
-    left_s = max(0.0, left_s - 2 * reports_s)  # the model itself takes as long again, and so do reports
+    left_s = max(0.0, left_s - reports_s)  # the model itself has a part of `search_s`
     left_s *= ENCODINGS_SHARE if streams_else else 1.0
     if offers:
         offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
