@@ -55,7 +55,8 @@ class _PlainSolve:
         self.keeping_s = 0.0  # the time that this took
 
     def run(self) -> tuple[Schedule, MemoryPlan]:
-        beating = self.warm_start.to_beat is not None
+        # Nobody needs the schedule of least RAM where there is another one.
+        beating = self.warm_start.to_beat is not None or self.planner.best.is_safe
         try:
             first = self._first()
         except InfeasibleError as error:

@@ -254,7 +254,7 @@ class Planner:
         Raises InfeasibleError where it is proven that nothing fits, LimitError where nothing was found. Both name the
         smallest RAM that is known to work.
         """
-        if self.best.has_first and self.is_over:
+        if self.best.is_safe and self.is_over:
             raise LimitError("no time was left for more than a first schedule")
         self.best.begin(problem, self.reductions, self.least_cost)
         if self.reductions:

@@ -236,6 +236,11 @@ class BestSoFar:
         """Whether a schedule that packs is known for any budget, or for the problem that this one serves."""
         return bool(self.packed) or (self.outer is not None and self.outer.is_answered)
 
+    @property
+    def is_safe(self) -> bool:
+        """Whether `has_first` holds here, or for the problem that this one serves."""
+        return self.has_first or (self.outer is not None and self.outer.is_safe)
+
     def has_packed(self, problem: Problem) -> bool:
         """Whether a schedule that packs is known."""
         return _key(problem) in self.packed

@@ -208,8 +208,9 @@ class CoreUsage(Reduction[int]):
         self.barred.clear()
         self.in_order.clear()
         self.in_turn = self.beside = None
-        first_end_at = planner.end_at - WAYS.bounds_share * planner.options.time_limit_s
-        best = self._cheapest(problem, replace(planner, end_at=first_end_at))
+        options, bounds_s = planner.options, WAYS.bounds_share * planner.options.time_limit_s
+        shorter = replace(options, time_limit_s=options.time_limit_s - bounds_s, work_limit_s=options.work_limit_s)
+        best = self._cheapest(problem, replace(planner, options=shorter, end_at=planner.end_at - bounds_s))
         best = self._bounded(problem, best, planner)
         planner.settle(problem, best, ALL_WAYS)
         return replace(best, ways=tuple(self.results[way] for way in sorted(self.results)))
