@@ -16,7 +16,7 @@ from poetc.solvers.interface import ROUNDING
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.ladder import Ladder, around, gap_share, has_wide_gap, single_cut_positions
-from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors
+from poetc.solvers.poetc.bounds.spread import best_spread, residents, small_tensors
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.settings import CUTS, LADDER, RELAXING, SPREAD
 from poetc.solvers.poetc.solving import Solving
@@ -228,7 +228,7 @@ class Relaxing:
             if between and not has_rows and len(cuts) > 1:
                 return Solved(None)  # it would be too large, which shows only after minutes
             if gaps:
-                model: CutModel = GapModel(self.model, cuts, free=free)
+                model: CutModel = GapModel(self.model, cuts, resident=residents(self.model, free), free=free)
             else:
                 model = CutModel(self.model, cuts, between=has_rows, free=free, ties=ties)
             if len(cuts) > 1 and model.mip.entries > RELAXING.most_entries:

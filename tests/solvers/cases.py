@@ -22,7 +22,7 @@ from poetc.solvers.banks import placement_bound, relaxed
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.gaps import GapModel
-from poetc.solvers.poetc.bounds.spread import spread_cuts
+from poetc.solvers.poetc.bounds.spread import residents, spread_cuts
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.placement.search import bound_of_any_placement
 from tests.support.banks import banked, cheapest
@@ -183,6 +183,7 @@ def invalid_bounds(seed: int) -> list[str] | None:
             asked = (
                 (CutModel(fixed, cuts, free=free), in_ram),
                 (GapModel(fixed, cuts, free=free), in_ram),
+                (GapModel(fixed, cuts, resident=residents(fixed, free), free=free), in_ram),
                 (OpenPlacement(opened, cuts, chains, free=free), best),
                 (GapModel(opened, cuts, chains=chains, free=free), best),
             )

@@ -68,11 +68,16 @@ class GapModel(CutModel):
         cuts: Sequence[int],
         *,
         chains: Sequence[tuple[int, ...]] = (),
+        resident: Sequence[tuple[int, ...]] = (),
         free: frozenset[int] = frozenset(),
     ) -> None:
-        """`free`: tensors too small to decide about; see `CutModel`. Such state is decided about together."""
+        """`free`: tensors too small to decide about; see `CutModel`. Such state is decided about together.
+
+        `resident`: versions of such state that lives in RAM where its placement is no decision; see `spread.residents`.
+        """
         self.chains = [chain for chain in chains if chain[0] not in free]
-        self.small = [chain for chain in chains if chain[0] in free]
+        self.resident = frozenset(chain[0] for chain in resident)
+        self.small = [*(chain for chain in chains if chain[0] in free), *resident]
         self.no_decision = {t for chain in self.small for t in chain}
         self.met: dict[tuple[int, int, int, int, int], set[int] | None] = {}  # see `_met`
         super().__init__(model, cuts, free=free - {t for chain in chains for t in chain})
@@ -187,17 +192,17 @@ class GapModel(CutModel):
     def _small_state(self) -> tuple[list[int], list[float], list[int]]:
         """A column for the share of small state that stays in RAM, and its bytes; none where there is no such state.
 
-        A chain is in RAM all the time, or it is read, and written if the step changes it. Of chains that save about as
-        much for their bytes, any share may be away. The last list has, by operator, the bytes of such state among its
-        operands. These count in its working set already.
+        A chain is in RAM all the time, or it is read, and written if the step changes it, or if it lives in RAM.
+        Of chains that save about as much for their bytes, any share may be away. The last list has, by operator, the
+        bytes of such state among its operands. These count in its working set already.
         """
         model, size_of = self.model, dict[int, int]()  # bytes, by the logarithm of the cost saved for each
         beside, saves, total = [0] * model.n_ops, dict[int, float](), 0
         for chain in self.small:
             size, away = min(model.size[t] for t in chain), 0.0
-            if chain[0] in model.page_ins_needed:
+            if chain[0] in model.page_ins_needed or chain[0] in self.resident:
                 away += min(model.in_cost[t] for t in chain)
-            if chain[-1] in model.page_outs_needed:
+            if chain[-1] in model.page_outs_needed or chain[0] in self.resident:
                 away += min(model.out_cost[t] for t in chain)
             for v in {v for t in chain for v in (*model.consumers[t], *[model.producer[t]] * (model.producer[t] >= 0))}:
                 beside[v] += size

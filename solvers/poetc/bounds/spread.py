@@ -11,6 +11,7 @@ import bisect
 import itertools
 from collections.abc import Callable
 
+from poetc.scheduling import movable_state
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ram import working_set_bytes
@@ -21,6 +22,18 @@ def small_tensors(model: Model) -> frozenset[int]:
     """The tensors that spread cuts do not decide about one by one."""
     least_bytes = SPREAD.least_share * model.paging_capacity
     return frozenset(t for t in range(model.n_tensors) if model.size[t] < least_bytes)
+
+
+def residents(model: Model, among: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+    """The versions of each tensor of state that lives in RAM, where all are in `among`.
+
+    One of them is in RAM all the time, or one of them is written and read.
+    """
+    return tuple(
+        chain
+        for chain in movable_state(model.problem)
+        if among.issuperset(chain) and model.in_ram[chain[0]] and model.ends_in_ram[chain[-1]]
+    )
 
 
 def spread_cuts(model: Model, count: int) -> tuple[int, ...]:

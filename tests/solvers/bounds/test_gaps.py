@@ -14,7 +14,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.ladder import has_wide_gap
-from poetc.solvers.poetc.bounds.spread import best_spread, spread_cuts
+from poetc.solvers.poetc.bounds.spread import best_spread, residents, spread_cuts
 from poetc.solvers.poetc.placement.relaxation import open_model
 from poetc.solvers.poetc.search.plans import lazy_codes
 from poetc.solvers.poetc.settings import SPREAD
@@ -95,6 +95,23 @@ def test_small_state_takes_room_together(monkeypatch: pytest.MonkeyPatch) -> Non
         checked += 1
         raised += least < bound
     assert checked >= 10 and raised >= 5
+
+
+def test_small_state_that_lives_in_ram_takes_room_there() -> None:
+    checked = raised = 0
+    for seed in range(60):
+        asked = with_state(seed)
+        optimum = None if asked is None else asked[1][frozenset()]
+        if asked is None or optimum is None:
+            continue
+        model, cuts = Model(asked[0]), tuple(range(len(asked[0].operators)))
+        free = frozenset(t for chain in movable_state(asked[0]) for t in chain)
+        without = GapModel(model, cuts, free=free).solve(time_limit_s=60).bound
+        bound = GapModel(model, cuts, resident=residents(model, free), free=free).solve(time_limit_s=60).bound
+        assert without <= bound <= optimum.cost, seed
+        checked += 1
+        raised += without < bound
+    assert checked >= 10 and raised >= 3
 
 
 def test_they_prove_more_than_stages_near_the_smallest_budget() -> None:
