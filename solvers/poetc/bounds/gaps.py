@@ -118,6 +118,8 @@ class GapModel(CutModel):
             self._again(v, stay, stay_bytes, beside[v])
             index, value = list(self.kept[v]), [float(size) for size in self.kept[v].values()]
             self.ram_row([*index, *stay], [*value, *stay_bytes], self.room[v] + beside[v])
+            if beside[v]:  # its operands are there even if they do not stay
+                self.ram_row(index, value, self.room[v])
             self._together(v)
         if self.in_ram:  # other tensors are there too when a step begins
             room = model.capacity - sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
@@ -253,8 +255,10 @@ class GapModel(CutModel):
             few = needed < SPREAD.again_share * self.capacity or mip.entries > SPREAD.most_again_entries
             if few or fixed + needed > self.capacity:
                 continue
-            index, value = [*stays[beside].tolist(), *stay], [*size[beside].astype(float).tolist(), *stay_bytes]
-            self.ram_row([gap.run, *index], [needed - small_bytes, *value], self.capacity - fixed)
+            index, value = [gap.run, *stays[beside].tolist()], size[beside].astype(float).tolist()
+            self.ram_row([*index, *stay], [needed - small_bytes, *value, *stay_bytes], self.capacity - fixed)
+            if small_bytes:
+                self.ram_row(index, [needed, *value], self.capacity - fixed)
 
     def _together(self, v: int) -> None:
         """Add the rows for operands of `v` that are in RAM together, and of which none can be made beside the other.
