@@ -177,6 +177,7 @@ def test_the_search_for_a_placement_takes_the_bound(monkeypatch: pytest.MonkeyPa
         problem = with_budget(training_problem(Random(1), 12, paging=True), 0.05)
         search = PlacementSearch(problem, SolveOptions(time_limit_s=60, work_limit_s=20), math.inf, None)
         search.run(0.2)
+        search.spread(math.inf)
         assert has_wide_gap(search.bound, search.least) == (share == 0.0)
         bounds.append(search.bound)
         search.spread(math.inf)
