@@ -122,7 +122,7 @@ class WaysSettings:
     first_share: float = 0.1  # of the limits, for a schedule in turn, before transfers are tried apart
     near: float = 1.01  # times the cost of a way, by the steps at hand: dearer ways get no share beside it
     first_operators_per_s: float = 50.0  # of the time limit: with more operators that share finds nothing
-    bounds_share: float = 0.12  # of the time limit, left for bounds at the end
+    bounds_share: float = 0.22  # of the time limit, left for bounds at the end
     lists_share: float = 0.3  # of the time limit, left for lists side by side where RAM is short
     narrower: float = 0.1  # of the gap: a claim about fewer schedules that closes no more of it is not made
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
