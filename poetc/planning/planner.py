@@ -25,7 +25,7 @@ from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import SCOPED, Solution, cost_of_computing_once, least_cost
 from poetc.scheduling import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
-from poetc.scheduling.scope import ANY, Option, Scope
+from poetc.scheduling.scope import ANY, Option, Repetition, Scope
 from poetc.solvers import WarmStart
 
 ChoiceT = TypeVar("ChoiceT")
@@ -227,7 +227,12 @@ class Planner:
             self.progress(stage)
 
     def proven(self, problem: Problem, solution: Solution) -> tuple[int, Scope]:
-        """The best bound that searches have shown for a solution, and its scope."""
+        """The best bound that searches have shown for a solution, and its scope; 0 where they may be of a class.
+
+        Events do not say how often operators run in the schedules that their bounds are about.
+        """
+        if self.solver != plain.ENGINE or solution.scope.repetition is not Repetition.ANY:
+            return 0, solution.scope
         chosen, order = {**self.chosen, **self.chosen_by(solution)}, plain.order_of(solution.problem, solution.schedule)
         bound, named = self.best.proven(problem, chosen, order)
         scope = solution.scope if ORDER in named else replace(solution.scope, order=ANY)

@@ -159,6 +159,7 @@ class BestSoFar:
             self.packed[key] = objective, own
         self.searched.pop(key, None)
         self.expected.pop(key, None)
+        self.shown.pop(key, None)
         bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
         bounds[own] = max(bound, bounds.get(own, 0))
 

@@ -463,7 +463,8 @@ class CoreUsage(Reduction[int]):
                 least[way] = self._least(problem, way, scope, planner, enough, is_last=True, listed=listed)
                 enough = min(enough, least[way])
         shown, scope = planner.proven(problem, best)
-        by_scope[scope] = {way: max(shown, by_scope.get(scope, {}).get(way, 0)) for way in open_}
+        if shown:
+            by_scope[scope] = {way: max(shown, by_scope.get(scope, {}).get(way, 0)) for way in open_}
         bounds = {scope: min(known.values(), default=0) for scope, known in by_scope.items()}
         scope = widest({s: bound for s, bound in bounds.items() if bound >= min(shown, best.cost)}, best, planner)
         least, best = by_scope[scope], best.with_scope(scope)

@@ -56,7 +56,7 @@ def place(
     offsets = fixed.copy()
     offsets[fixed < 0] = 0
     placer = _Placer(starts, ends, sizes, fixed, again)
-    free = np.flatnonzero((fixed < 0) & (sizes > 0))  # an empty one needs no place
+    free = np.flatnonzero((fixed < 0) & (sizes > 0) & (placer.lifetimes > 0))  # an empty one needs no place
     if not len(free):
         return offsets
     floor = max(placer.max_live(), placer.fixed_top, enough)

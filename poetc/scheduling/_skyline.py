@@ -220,7 +220,7 @@ class Skyline:
             new = reasons.copy()
             for at in np.flatnonzero(rising).tolist():
                 new[at] = len(self.bits)
-                self.bits.append(self.bits[reasons[at]] | self.walls(node, at, at, least[at], floors, reasons))
+                self.bits.append(self.bits[reasons[at]] | self.walls(node, at, least[at], floors, reasons))
             full = rising & (raised + left > capacity) & (left > 0)
             if full.any():
                 at = int(full.argmax())
@@ -238,15 +238,14 @@ class Skyline:
         self.branch(node, lows, there, order, by_slack)
         return None
 
-    def walls(self, node: _Node, low: int, high: int, level: int, floors: Ints, reasons: Ints) -> int:
-        """Why nothing that is left at both instants lies lower than `level`: walls to the left and to the right."""
-        at = low
+    def walls(self, node: _Node, at: int, level: int, floors: Ints, reasons: Ints) -> int:
+        """Why nothing that is left at an instant lies lower than `level`: walls to the left and to the right."""
         there = self.there[self.there_begins[at] : self.ends[at]]
         there = there[~node.placed[there]]
-        below = np.flatnonzero(floors[:low] >= level)
-        above = np.flatnonzero(floors[high + 1 :] >= level)
+        below = np.flatnonzero(floors[:at] >= level)
+        above = np.flatnonzero(floors[at + 1 :] >= level)
         bits = 0
-        right = high + 1 + int(above[0]) if len(above) else self.instants
+        right = at + 1 + int(above[0]) if len(above) else self.instants
         if len(above) and (self.last[there] >= right).any():
             bits |= self.bits[reasons[right]]
         if len(below) and (self.last[there] < right).any():

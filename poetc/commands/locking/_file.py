@@ -106,7 +106,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def is_everything(self) -> bool:
         """Whether the bound holds for every schedule."""
-        return set((self.scope or {}).values()) == {"any"}
+        return self.scope is None or set(self.scope.values()) == {"any"}  # version 0.1 names none
 
     @property
     def importance_gap(self) -> float:
