@@ -344,7 +344,7 @@ def _solve_read(
         profile=profile,
         plain=(problem_as_asked, graph_as_asked),
         keep_all_bytes=keep_all_peak_bytes(problem_as_asked),
-        notes=_preparation(prepared_s, limit_s),
+        notes=() if solution.is_close(request.options.gap) else _preparation(prepared_s, limit_s),
         once=(problem_as_asked, *ways_as_asked.values()),
         stopped_by=planner.stopped_by,
         reports_s=reports_s,
