@@ -115,12 +115,17 @@ class Planner:
         """Note that problems with these options of a choice will be searched, unless bounds are about all of them."""
         if choice.scoped and choice.name not in self.relaxed:
             least = {option: self.inner.least_cost(fixed) for option, fixed in options.items()}
-            self.best.expect(problem, self.chosen, choice.name, least)
+            self.best.expect(problem, self.chosen, choice.name, least, self.own_choices)
 
     def expecting_more(self, problem: Problem, choice: Reduction[Any], least: int | None) -> None:
         """Note that options may come which the best one suggests, at no less than `least`; None: they have come."""
         if choice.scoped and choice.name not in self.relaxed:
-            self.best.expect_more(problem, self.chosen, choice.name, least)
+            self.best.expect_more(problem, self.chosen, choice.name, least, self.own_choices)
+
+    @property
+    def own_choices(self) -> frozenset[str]:
+        """The names of the choices for whose every option `least_cost` holds."""
+        return self.relaxed | {reduction.name for reduction in self.reductions}
 
     def knowing(self, smallest_ram: RamSearch | None) -> Planner:
         """This planner with another search for the least RAM."""

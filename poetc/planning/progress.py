@@ -127,22 +127,38 @@ class BestSoFar:
             self.choices[key] = frozenset(r.name for r in reductions if r.is_open(problem))
             self.bounds[key] = {NOTHING_CHOSEN: least_cost(problem)}
 
-    def expect(self, problem: Problem, chosen: Mapping[str, Any], name: str, options: Mapping[Any, int]) -> None:
+    def expect(
+        self,
+        problem: Problem,
+        chosen: Mapping[str, Any],
+        name: str,
+        options: Mapping[Any, int],
+        covers: frozenset[str] = frozenset(),
+    ) -> None:
         """Note options of the choice `name` that will be searched, each with the cost of computing everything once.
 
-        Until then no bound above these costs is shown. `chosen`: the other options that are taken.
+        Until then no bound above these costs is shown. `chosen`: the other options that are taken. `covers`: the names
+        of the choices for whose every option these costs hold. Where another one is open, they are not shown.
         """
         key = _key(problem)
         for option, least in options.items():
             own = frozenset({**chosen, name: option}.items())
             self.expected.setdefault(key, {}).setdefault(own, False)
-            bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
-            bounds[own] = max(least, bounds.get(own, 0))
+            if not self.choices.get(key, frozenset()) - covers - {n for n, _ in own}:
+                bounds = self.bounds.setdefault(key, {NOTHING_CHOSEN: 0})
+                bounds[own] = max(least, bounds.get(own, 0))
 
-    def expect_more(self, problem: Problem, chosen: Mapping[str, Any], name: str, least: int | None) -> None:
+    def expect_more(
+        self,
+        problem: Problem,
+        chosen: Mapping[str, Any],
+        name: str,
+        least: int | None,
+        covers: frozenset[str] = frozenset(),
+    ) -> None:
         """Note options of the choice `name` that are not known yet, at no less than `least`; None: they are now."""
         if least is not None:
-            self.expect(problem, chosen, name, {UNKNOWN: least})
+            self.expect(problem, chosen, name, {UNKNOWN: least}, covers)
         else:
             self.expected.get(_key(problem), {}).pop(frozenset({**chosen, name: UNKNOWN}.items()), None)
 

@@ -237,7 +237,8 @@ class CoreUsage(Reduction[int]):
         beside = None if SIDE_BY_SIDE in hopeless else asked.get(SIDE_BY_SIDE)
         is_raced = beside is not None and worth_racing(beside)
         if beside is not None:  # lists have orders of their own, about which bounds of other ways say nothing
-            planner.best.expect(problem, planner.chosen, self.name, {SIDE_BY_SIDE: least[SIDE_BY_SIDE]})
+            expected = {SIDE_BY_SIDE: least[SIDE_BY_SIDE]}
+            planner.best.expect(problem, planner.chosen, self.name, expected, planner.own_choices)
         for_lists_s = WAYS.lists_share * planner.options.time_limit_s if is_raced else 0.0
         for n, way in enumerate(order):
             if way in hopeless:

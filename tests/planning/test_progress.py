@@ -121,6 +121,18 @@ def test_no_bound_is_shown_that_a_search_to_come_may_cross() -> None:
     assert bound(99, 80, (2,)) == 40
 
 
+def test_costs_of_announced_options_in_one_way_are_none_of_all_ways() -> None:
+    """Streamed operands are announced while one way of using the cores is searched. In another one they cost less."""
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    best = BestSoFar()
+    best.begin(problem, [], lambda _: 10)
+    best.choices[problem.objective, problem.budget_bytes] = frozenset({"threads", "streaming", "state"})
+    best.expect(problem, {}, "streaming", {(1,): 95}, covers=frozenset({"streaming", "state"}))
+    assert best.proven(problem, {"streaming": (1,)}, ())[0] == 10
+    best.expect(problem, {}, "streaming", {(1,): 20}, covers=frozenset({"threads", "streaming", "state"}))
+    assert best.proven(problem, {"streaming": (1,)}, ())[0] == 20
+
+
 def test_a_cheaper_schedule_in_another_order_brings_the_bound_of_that_order() -> None:
     """Proven for one order, 100 is no bound for the other one. The log says that the bound is about another scope."""
     problem = with_budget(training_problem(Random(1), 2), 0.6)
