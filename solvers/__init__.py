@@ -18,7 +18,7 @@ from poetc.solvers.poetc.bounds.ladder import has_wide_gap
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.lists import race_of_lists
 from poetc.solvers.poetc.options import EngineOptions, WarmStart
-from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
+from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order, clear_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.placement.kernel import kernel_of_fullest
 from poetc.solvers.poetc.placement.phases import phased_bound
@@ -49,6 +49,7 @@ __all__ = [
     "bound_beside",
     "bound_of_any_placement",
     "cheapest_order",
+    "clear_order",
     "critical_path_ns",
     "has_schedule",
     "has_wide_gap",

@@ -355,11 +355,14 @@ class _OpenPlacement:
         search = None if begun is None else begun.search
         if begun is None or search is None:
             first = self._at_once()
-            if not self.options.fixed_order:
+            clear = None if first is None or self.options.fixed_order else self._clear_order(*first)
+            if not self.options.fixed_order and clear is None:
                 self.order = self._best_order(self.planner.started + STATE.stop_share * self.limit_s / 2)
+                first = first if self.order is None else None
             search = solvers.PlacementSearch(in_order(self.problem, self.order), self.options, stop_at, self._report)
-            if first is not None and self.order is None:
-                search.take(*first)
+            known = clear or first
+            if known is not None:
+                search.take(*known)
             begun = self.reduction.begun[key] = _Begun(self.order, search)
         else:
             self.options = replace(self.options, seed=self.options.seed + 1)  # runs of the race are others than before
@@ -380,6 +383,18 @@ class _OpenPlacement:
         cost, once = firsts[0][1].proof.objective, cost_of_computing_once(self.problem)
         self._report(solvers.Event(stage="at once", objective=cost, bound=once))
         return firsts[0]
+
+    def _clear_order(self, placement: Placement, first: Schedule) -> tuple[Placement, Schedule] | None:
+        """Take the order in which a schedule with that placement costs far less than `first`, where there is one."""
+        placed = self.reduction.fix(self.problem, placement)
+        clear = solvers.clear_order(placed, first.proof.objective, self.options)
+        if clear is None:
+            return None
+        self.order, schedule = clear
+        self.planner.keep_packed(in_order(placed, self.order), schedule)
+        once = cost_of_computing_once(self.problem)
+        self._report(solvers.Event(stage="at once", objective=schedule.proof.objective, bound=once))
+        return placement, schedule
 
     def _best_order(self, stop_at: float) -> Order:
         """For the placement to come: an order good for all state on the store need not be for all of it in RAM."""

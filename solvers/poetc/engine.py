@@ -19,7 +19,7 @@ from poetc.solvers.poetc import candidates
 from poetc.solvers.poetc.beside import BackgroundTask
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.options import warm_start_of
-from poetc.solvers.poetc.orders.best_order import best_order
+from poetc.solvers.poetc.orders.best_order import best_order, clear_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.relaxing import Relaxing, Rung, Solved
 from poetc.solvers.poetc.search.heuristics import offer_published
@@ -257,7 +257,9 @@ def _solve_any_order(
     """Solve under the order that short races choose; `first`: a sequence under the problem's own."""
     started = time.monotonic()
     stop_at = started + ENGINE.order_stop_share * options.time_limit_s
-    order = best_order(problem, options, Work(ENGINE.order_share * options.work_limit_s, stop_at))
+    work = Work(ENGINE.order_share * options.work_limit_s, stop_at)
+    clear = None if first is None else clear_order(problem, first.cost, options)
+    order = clear[0] if clear else best_order(problem, options, work)
     rest = replace(options, time_limit_s=max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started)))
     if order is None:
         return _Solve(problem, rest, progress, first=first).run()

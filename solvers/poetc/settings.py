@@ -178,6 +178,7 @@ class OrderSettings:
     tiny_share: float = 1e-3  # of the capacity: these bounds do without tensors of so many bytes in all
     near: float = 0.01  # fraction of the cost: within it, short races and bounds say little about two orders
     windows_share: float = 0.05  # of the work limit: windows of each order's schedule then decide
+    clear: float = 0.2  # fraction of the cost: where a first schedule saves as much, its order is taken at once
 
     def moves(self, operators: int) -> int:
         """Moves of an annealing for a problem of this size."""

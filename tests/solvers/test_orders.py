@@ -24,9 +24,11 @@ from poetc.solvers import Work, solve
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.orders.annealing import Draws, Moves, Overflow, anneal, tidied
-from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
+from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order, clear_order
 from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
+from poetc.solvers.poetc.search.race import at_once
+from poetc.solvers.poetc.settings import ORDERS
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 
@@ -256,3 +258,18 @@ def test_stacked_layers_go_step_by_step_together_so_that_runs_of_them_can_be_mad
     # Where little RAM is left, short races prefer it.
     tight = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem) * 25 // 100)
     assert best_order(tight, OPTIONS, Work(math.inf)) == order
+
+
+def test_an_order_whose_first_schedule_costs_far_less_is_taken_without_more_races() -> None:
+    problem = stacked(24, 2, 0)
+    tight = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem) * 15 // 100)
+    own = at_once(tight, OPTIONS)
+    assert own is not None
+    cost = own.proof.objective
+    clear = clear_order(tight, cost, OPTIONS)
+    assert clear is not None
+    order, schedule = clear
+    assert schedule.proof.objective <= (1 - ORDERS.clear) * cost
+    verify(reordered(tight, order), schedule)
+    assert clear_order(tight, schedule.proof.objective, OPTIONS) is None
+    assert solve(tight, OPTIONS).proof.objective <= schedule.proof.objective

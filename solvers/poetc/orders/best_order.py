@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from poetc.scheduling import Problem, SolveOptions
+from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
@@ -20,7 +20,7 @@ from poetc.solvers.poetc.orders.annealing import Draws, Overflow, anneal, tidied
 from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import Order, reordered
 from poetc.solvers.poetc.search.neighbourhoods import Windows
-from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.search.race import Race, at_once
 from poetc.solvers.poetc.settings import ORDERS, WORK
 from poetc.solvers.poetc.work import Work
 
@@ -75,6 +75,22 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, low_traffic_
         windows_s = min(ORDERS.windows_share * options.work_limit_s, work.left_s / 2)
         costs = [_raced(p, options, runs, work, windows_s) for p in problems]
     return best if costs[1] + bounds[1] < costs[0] + bounds[0] else None
+
+
+def clear_order(problem: Problem, own_cost: float, options: SolveOptions) -> tuple[Order, Schedule] | None:
+    """The low-traffic order and the schedule that a race begins with there, where that costs far less than `own_cost`.
+
+    Longer races need not compare orders then. `own_cost`: of a schedule in the problem's own order.
+    """
+    model = Model(problem)
+    if model.n_ops > ORDERS.most_operators:
+        return None
+    dependences = Dependences(model)
+    order = low_traffic_order(model, dependences.before, dependences.after)
+    schedule = at_once(reordered(problem, order), options)
+    if schedule is None or schedule.proof.objective > (1 - ORDERS.clear) * own_cost:
+        return None
+    return order, schedule
 
 
 def cheapest_order(
