@@ -272,4 +272,4 @@ def test_an_order_whose_first_schedule_costs_far_less_is_taken_without_more_race
     assert schedule.proof.objective <= (1 - ORDERS.clear) * cost
     verify(reordered(tight, order), schedule)
     assert clear_order(tight, schedule.proof.objective, OPTIONS) is None
-    assert solve(tight, OPTIONS).proof.objective <= schedule.proof.objective
+    assert solve(tight, options=OPTIONS).proof.objective <= schedule.proof.objective
