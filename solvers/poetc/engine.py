@@ -26,7 +26,7 @@ from poetc.solvers.poetc.search.heuristics import offer_published
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.race import Incumbent, Race
-from poetc.solvers.poetc.settings import ENGINE, HEURISTICS, LADDER, WORK
+from poetc.solvers.poetc.settings import ENGINE, HEURISTICS, LADDER, SPREAD, WORK
 from poetc.solvers.poetc.solving import Solving
 from poetc.solvers.poetc.work import Work
 
@@ -112,15 +112,19 @@ class _Solve(Solving):
             ladder.cuts = self.single_cuts([] if self.done else self.relaxing.single_cutting()())
         elif not self.done:
             single = self.start_background(self.relaxing.single_cutting())
+        # Where the gap is widest, spread cuts are in place of a few. Without any schedule, those may suggest the first.
+        is_wide = self.small and self.bound < (1 - SPREAD.widest_gap) * self.known_cost < math.inf
+        if is_wide and not known:  # else an earlier search had them, and windows come first
+            self.spread(ENGINE.quick_runs)
         self.race.run(ENGINE.quick_runs // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
-        if known and not self.done:
+        if known and not is_wide and not self.done:
             climbing = self.start_background(
                 self.relaxing.climbing(LADDER.climb * ENGINE.first_windows_share * self.options.work_limit_s)
             )
         elif self.small:
-            refined = self.refine(runs // 8)
+            refined = not is_wide and self.refine(runs // 8)
             self.gap = quick
             self.race.run(ENGINE.quick_runs * 3 // 4, self.target)
             self.say("race")
@@ -136,8 +140,8 @@ class _Solve(Solving):
             candidates.exhaust(self)
         if single is not None and not self.done:
             ladder.cuts = self.single_cuts(single.result())
-        if not at_once:
-            self.spread(runs // 4)
+        if not at_once and (known or not is_wide):
+            self.spread(ENGINE.quick_runs if is_wide else runs // 4)
         now, windows_s = runs // 2, 0.0  # beside the next relaxation, by the work on the last one
         for _ in range(ENGINE.refinements):
             if self.done or self.race.out_of_time:

@@ -203,8 +203,8 @@ class PlacementSearch:
             if thrifty not in self.raced:
                 self._race(thrifty, None)
         waiting = positions = single_cut_positions(self.model)
-        if not small:
-            every = PLACEMENT.coarse_cuts
+        every = PLACEMENT.coarse_cuts
+        if len(positions) > every:
             waiting = [v for v in waiting[every // 2 :: every] if v not in bound_at]  # then those beside the best
 
         def best() -> int:
@@ -218,11 +218,12 @@ class PlacementSearch:
             if not waiting:
                 k = positions.index(max(positions, key=lambda v: (bound_at.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in bound_at]
-        self.spread(self.stop_at)
-        yield True
         cuts = {self.model.cut, *([best()] if bound_at else [])}
         if excess and best() == at:
             cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)[: self._most_cuts - 1]}
+        self.cuts = tuple(sorted(cuts))  # a solve of a placement begins with them, should the time be up
+        self.spread(self.stop_at)
+        yield True
         new: list[int] = []
         while True:
             self.cuts = tuple(sorted(cuts))

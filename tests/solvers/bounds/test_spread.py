@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.gaps import GapModel
 from poetc.solvers.poetc.bounds.ram import working_set_bytes
 from poetc.solvers.poetc.bounds.spread import best_spread, small_tensors, spread_cuts
+from poetc.solvers.poetc.relaxing import Relaxing
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.settings import ENGINE, SPREAD
 from tests.support.problems import training_problem, with_budget
@@ -87,6 +89,30 @@ def test_a_solve_takes_the_bound_where_a_wide_gap_is_left(
     proof = solve(problem, options=SolveOptions(time_limit_s=30, work_limit_s=0.5, fixed_order=True)).proof
     assert bool(taken) == asked
     assert max(taken, default=0.0) <= proof.bound <= proof.objective
+
+
+@pytest.mark.parametrize(("widest_gap", "first"), [(1e-9, "spread"), (1.0, "climb")])
+def test_spread_cuts_come_first_where_the_gap_is_widest(
+    widest_gap: float, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a short limit no time was left for them behind relaxations that prove little."""
+    seen, climb, spreading = list[str](), Relaxing.climb, Relaxing.spreading
+
+    def climb_seen(self: Relaxing, *args: Any) -> Any:
+        seen.append("climb")
+        return climb(self, *args)
+
+    def spreading_seen(self: Relaxing) -> Any:
+        seen.append("spread")
+        return spreading(self)
+
+    monkeypatch.setattr(Relaxing, "climb", climb_seen)
+    monkeypatch.setattr(Relaxing, "spreading", spreading_seen)
+    monkeypatch.setattr("poetc.solvers.poetc.bounds.ladder.ENGINE", replace(ENGINE, wide_gap=1e-9))
+    monkeypatch.setattr("poetc.solvers.poetc.engine.SPREAD", replace(SPREAD, widest_gap=widest_gap))
+    problem = with_budget(training_problem(Random(0), 12, paging=True), 0.05)
+    solve(problem, options=SolveOptions(time_limit_s=30, work_limit_s=0.5, fixed_order=True))
+    assert seen[:1] == [first]
 
 
 def layers(count: int) -> Problem:
