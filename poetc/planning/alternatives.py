@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -26,12 +27,14 @@ class Alternatives(Reduction[ChoiceT]):
 
     `first_round`: the share of the time limit for all options together. `second_round`: the same for one that is not
     the cheapest, and may become so. The rest is for the best one. `patience`: times its share, on the clock, that an
-    option gets.
+    option gets. `operators_per_s`: of the time limit; a larger problem ends its first round with the first
+    option that has a schedule.
     """
 
     first_round: ClassVar[float]
     second_round: ClassVar[float] = 0.0
     patience: ClassVar[float] = ALTERNATIVES.patience
+    operators_per_s: ClassVar[float] = math.inf
 
     @abstractmethod
     def option_words(self, choice: ChoiceT) -> str:
@@ -87,6 +90,7 @@ class _Comparison:
         hopeless = self._hopeless()
         alone = len(self.fixed) - len(hopeless) == 1
         fitting = {choice: p for choice, p in self.fixed.items() if choice not in hopeless}
+        most_operators = reduction.operators_per_s * options.time_limit_s
         self.planner.expecting(self.problem, reduction, fitting)
         if type(reduction).after is not Alternatives.after:  # none of them costs less than the cheapest operators
             self.planner.expecting_more(self.problem, reduction, min(self.least.values()))
@@ -97,6 +101,9 @@ class _Comparison:
             if choice in hopeless and (self.best is None or self.least[choice] < self.best.cost):
                 proven = self.planner.inner.proves_too_small(self.fixed[choice])
                 reduction.record(choice, None, self.least[choice], DOES_NOT_FIT if proven else NOTHING_FOUND)
+            elif self.best is not None and len(self.fixed[choice].operators) > most_operators:
+                reduction.record(choice, None, self.least[choice], "no time was left")
+                self.planner.best.no_longer_expect(self.problem, self.planner.chosen, reduction.name, choice)
             else:
                 self._try(choice, seconds, 1.0 if alone else reduction.first_round / len(self.fixed))
         if self.best is None:

@@ -18,6 +18,7 @@ from poetc.planning.alternatives import Alternatives
 from poetc.planning.kernels import KERNELS
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner
+from poetc.planning.settings import SAVED
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.planning.streaming import Streaming, first_cost, without_streams
 from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
@@ -68,6 +69,7 @@ class Saved(Alternatives[Encodings]):
     noun = "encodings of saved tensors"
     first_round: ClassVar[float] = 0.3
     patience: ClassVar[float] = 1.0  # first schedules tell options apart: the time is for the cheapest one
+    operators_per_s: ClassVar[float] = SAVED.operators_per_s
 
     def __init__(self, offers: Sequence[EncodingSpace]) -> None:
         self.offers = tuple(offers)

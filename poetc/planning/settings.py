@@ -110,6 +110,13 @@ class AlternativesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedSettings:
+    """The choice of encodings (`saved`)."""
+
+    operators_per_s: float = 40.0  # of the time limit: with more, a share of the limit finds no more than its schedule
+
+
+@dataclass(frozen=True, slots=True)
 class WaysSettings:
     """The ways of using several processors (`ways`)."""
 
@@ -210,6 +217,7 @@ STREAMING = StreamingSettings()
 KERNEL = KernelSettings()
 BANK = BankSettings()
 ALTERNATIVES = AlternativesSettings()
+SAVED = SavedSettings()
 WAYS = WaysSettings()
 UPDATES = UpdatesSettings()
 CURVE = CurveSettings()

@@ -13,6 +13,7 @@ from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
 from poetc.planning import Planner, Solution, reductions
 from poetc.planning import saved as saved_tensors
+from poetc.planning.alternatives import _Comparison
 from poetc.planning.saved import EncodingSpace, Saved
 from poetc.planning.streaming import first_cost
 from poetc.planning.ways import ALONE, CoreUsage
@@ -147,6 +148,25 @@ def test_the_encodings_with_the_cheapest_first_schedule_come_first(offer: Encodi
     costs = [first_cost(saved.fix(problem, choice), planner) for choice in saved.ranked(problem, planner)]
     assert costs == sorted(costs) and len(set(costs)) > 1
     assert next(iter(saved.propose(problem, None))) != next(iter(saved.ranked(problem, planner)))
+
+
+@pytest.mark.parametrize(("operators_per_s", "tried"), [(math.inf, True), (0.0, False)])
+def test_a_large_problem_has_the_encodings_of_the_cheapest_first_schedule(
+    offer: EncodingSpace, operators_per_s: float, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each option took a fifth of a short limit, and the one with the cheapest first schedule was the answer."""
+    seen, solve_for = list[object](), _Comparison._try
+
+    def spy(self: _Comparison, choice: object, seconds: float, work_share: float) -> None:
+        seen.append(choice)
+        solve_for(self, choice, seconds, work_share)
+
+    monkeypatch.setattr(_Comparison, "_try", spy)
+    monkeypatch.setattr(Saved, "operators_per_s", operators_per_s)
+    problem, found = solved(offer, keep_all_peak_bytes(offer.exact) * 9 // 10)
+    assert (len(set(seen) & {(), *offer.proposals}) > 1) == tried
+    first = next(iter(Saved([offer]).ranked(problem, Planner(options=OPTIONS, reductions=reductions("ram")))))
+    assert seen[0] == first and (tried or found.choices["saved"] in (seen[0], seen[-1]))
 
 
 def test_the_least_ram_is_that_of_some_encodings(offer: EncodingSpace) -> None:
