@@ -199,7 +199,8 @@ def better_of(known: Solution, again: Solution) -> Solution:
         return best
     bound = solvers.bound_beside(proof.bound, best.cost, proof.method)
     status = Status.OPTIMAL if bound == best.cost else best.proof.status
-    return best.with_proof(replace(best.proof, bound=bound, scope=proof.scope, status=status))
+    proof = replace(best.proof, bound=bound, scope=proof.scope, status=status)
+    return best.with_proof(proof, other.wider_bound)
 
 
 def with_lowest_bound(best: Solution, bounds: Iterable[int], gap: float) -> Solution:
