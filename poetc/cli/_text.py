@@ -97,6 +97,7 @@ def _bound(summary: Mapping[str, Any]) -> str:
 def solve_text(summary: Mapping[str, Any]) -> str:
     """The answer of `poetc solve` on the terminal: cost, RAM, time, proof, and the choices of the planner."""
     from poetc.reporting import band_rows, guesses, recomputed_of, rounded_up, status_words
+    from poetc.scheduling.scope import names_everything
 
     keep_all = summary["keep_all_peak_bytes"]
     up = rounded_up(*(summary[f"{size}_bytes"] for size in ("min_budget", "budget", "peak", "ram")))
@@ -112,7 +113,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
         summary["one_core_of"],
         summary.get("stopped_by"),
         least=_bound(summary),
-        is_everything=set(summary["scope"].values()) == {"any"},
+        is_everything=names_everything(summary["scope"]),
     )
     recomputed = recomputed_of(summary["recomputed_operators"], summary["recomputes"], summary["operators"])
     return fields(

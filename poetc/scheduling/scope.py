@@ -7,7 +7,7 @@ stated beside a schedule. It knows no kind of choice by its name. `poetc.reporti
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -71,8 +71,7 @@ class Scope:
     @property
     def is_everything(self) -> bool:
         """Whether every schedule of the problem is in it, whatever it chooses."""
-        options = (self.order, *dict(self.choices).values())
-        return self.repetition is Repetition.ANY and all(option is ANY for option in options)
+        return names_everything(self.kinds())
 
     def covers(self, other: Scope) -> bool:
         """Whether every schedule of `other` is in this scope."""
@@ -94,3 +93,8 @@ class Scope:
         if self.order is not ANY and self.order == tuple(range(len(self.order))):
             named["order"] = "problem"
         return {**named, "repetition": self.repetition.value}
+
+
+def names_everything(kinds: Mapping[str, str]) -> bool:
+    """Whether a scope with these `Scope.kinds` has every schedule of the problem, whatever it chooses."""
+    return set(kinds.values()) == {"any"}

@@ -15,6 +15,7 @@ from poetc.errors import UsageError, printable, shortened
 from poetc.files import read_file, write_text
 from poetc.scheduling.objective import Objective
 from poetc.scheduling.schedule import LARGEST_SEED
+from poetc.scheduling.scope import names_everything
 
 VERSION = 1
 # Newest first: older files were hashed without them.
@@ -106,7 +107,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def is_everything(self) -> bool:
         """Whether the bound holds for every schedule."""
-        return self.scope is None or set(self.scope.values()) == {"any"}  # version 0.1 names none
+        return self.scope is None or names_everything(self.scope)  # version 0.1 names none
 
     @property
     def importance_gap(self) -> float:
