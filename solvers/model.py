@@ -94,6 +94,10 @@ class Model:
         self.store_limited = bool(limits)
         self.store_free = min(limits, default=NEVER << 30)
 
+    def capacity_for(self, paging: bool) -> int:
+        """Bytes for tensors and workspace: with paging its buffer takes some."""
+        return self.paging_capacity if paging else self.capacity
+
     @cached_property
     def ordered_pairs(self) -> list[list[tuple[int, int, bool]]]:
         """The same, required ones first, then the largest."""

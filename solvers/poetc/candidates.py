@@ -52,7 +52,7 @@ def flatten_keep_all(solving: Solving) -> None:
     for paging, beta in itertools.product(ways, lateness):
         if solving.done or race.out_of_time:
             return
-        capacity = race.capacity(paging)
+        capacity = model.capacity_for(paging)
         flat = flatten(
             model,
             model.keep_all(),

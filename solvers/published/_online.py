@@ -398,8 +398,3 @@ class Online:
         self.used += self.model.size[t]
         self.accessed[t] = self.clock
         self._version += 1
-
-
-def capacity_of(baseline: Baseline, *, paging: bool) -> int:
-    """The bytes that the budget leaves for tensors and workspace."""
-    return baseline.model.paging_capacity if paging else baseline.model.capacity

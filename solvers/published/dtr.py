@@ -17,7 +17,7 @@ from __future__ import annotations
 from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._baseline import Baseline, Irretrievable
-from poetc.solvers.published._online import Online, Rules, Score, capacity_of
+from poetc.solvers.published._online import Online, Rules, Score
 
 INFO = SolverInfo(
     name="dtr",
@@ -42,7 +42,7 @@ def solve_with(
 ) -> Schedule:
     """One run with a score. Raises InfeasibleError, LimitError (thrashing)."""
     baseline = Baseline(info, problem, options, progress)
-    run = Online(baseline, capacity_of(baseline, paging=False), Rules(score=score))
+    run = Online(baseline, baseline.model.capacity, Rules(score=score))
     try:
         baseline.offer(run.run(), "one run")
     except Irretrievable as error:

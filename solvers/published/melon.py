@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from poetc.solvers.interface import SolverInfo
 from poetc.solvers.liveness import Profile
 from poetc.solvers.published._baseline import Baseline, Irretrievable, method
-from poetc.solvers.published._online import Online, Rules, capacity_of
+from poetc.solvers.published._online import Online, Rules
 
 INFO = SolverInfo(
     name="melon",
@@ -84,7 +84,7 @@ def _lifetimes(baseline: Baseline, codes: list[int]) -> list[tuple[int, int, int
 @method(INFO)
 def solve(baseline: Baseline) -> None:
     """Raises InfeasibleError, LimitError (thrashing)."""
-    capacity = capacity_of(baseline, paging=False)
+    capacity = baseline.model.capacity
     for _ in range(ROUNDS):
         baseline.check_time()
         try:

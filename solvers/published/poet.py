@@ -94,7 +94,7 @@ class _Formulation:
         model = self.model
         self.n, self.m = model.n_ops, model.n_tensors
         self.pages = model.can_page
-        self.capacity = model.paging_capacity if self.pages else model.capacity
+        self.capacity = model.capacity_for(self.pages)
         self.lp = pulp.LpProblem("POET", pulp.LpMinimize)
         self.variables: list[Any] = []
         self.rows: list[Any] = []  # PuLP's constraints

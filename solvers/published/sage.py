@@ -19,7 +19,7 @@ from poetc.solvers.interface import SolverInfo
 from poetc.solvers.kinds import is_contraction, is_reduction
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable, method
-from poetc.solvers.published._online import Online, Rules, capacity_of
+from poetc.solvers.published._online import Online, Rules
 from poetc.solvers.published._training import Split, split
 
 INFO = SolverInfo(
@@ -100,7 +100,7 @@ def rules_for(model: Model, change: tuple[int, int] | None = None) -> Rules:
 def solve(baseline: Baseline) -> None:
     """Raises InfeasibleError, LimitError (thrashing)."""
     rules = rules_for(baseline.model)
-    run = Online(baseline, capacity_of(baseline, paging=False), rules)
+    run = Online(baseline, baseline.model.capacity, rules)
     try:
         inlined_tensors = len(set().union(*(tensors for _, tensors in rules.give_up)))
         baseline.offer(run.run(), f"{inlined_tensors} tensors inlined")
@@ -116,7 +116,7 @@ def change_budget(
     Sage's rule is reactive: when the budget shrinks, the next allocation evicts. Raises InfeasibleError, LimitError.
     """
     baseline = Baseline(INFO, problem, options, None)
-    capacity = capacity_of(baseline, paging=False)
+    capacity = baseline.model.capacity
     after = capacity + budget_bytes - problem.budget_bytes
     run = Online(baseline, capacity, rules_for(baseline.model, (position, after)))
     try:

@@ -18,7 +18,7 @@ from poetc.errors import UnsupportedProblemError
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.interface import SolverInfo
 from poetc.solvers.published._baseline import Baseline, Irretrievable, method
-from poetc.solvers.published._online import Online, Rules, capacity_of
+from poetc.solvers.published._online import Online, Rules
 
 INFO = SolverInfo(
     name="swapadvisor",
@@ -80,7 +80,7 @@ def solve(baseline: Baseline) -> None:
             for paging in (False, True):  # without the page buffer first: the order alone may be enough
                 rules = Rules(score=_furthest, recompute=False, pageable=pageable if paging else (), order=order)
                 try:
-                    codes = Online(baseline, capacity_of(baseline, paging=paging), rules).run()
+                    codes = Online(baseline, baseline.model.capacity_for(paging), rules).run()
                 except Irretrievable as error:
                     baseline.refusal = baseline.refusal or str(error)
                     continue

@@ -64,10 +64,10 @@ def test_choosing_an_order_counts_against_the_time_limit(monkeypatch: pytest.Mon
 def test_a_run_is_given_up_when_time_is_up_unless_it_is_the_first() -> None:
     race = Race(tight(1, 20), 0, stop_at=0.0)
     assert race.give_up_at == math.inf
-    codes = Simulation(race.model, race.capacity(True), Policy(), paging=True, stop_at=race.give_up_at).run()
+    codes = Simulation(race.model, race.model.capacity_for(True), Policy(), paging=True, stop_at=race.give_up_at).run()
     assert codes is not None and race.offer(codes, "first")
     with pytest.raises(Stuck):
-        Simulation(race.model, race.capacity(True), Policy(), paging=True, stop_at=race.give_up_at).run()
+        Simulation(race.model, race.model.capacity_for(True), Policy(), paging=True, stop_at=race.give_up_at).run()
 
 
 def tight(seed: int, layers: int = 4) -> Problem:

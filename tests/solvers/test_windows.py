@@ -82,7 +82,7 @@ def test_the_mip_costs_what_its_schedule_costs(paging: bool) -> None:
         paged = any(code >= model.n_ops for code in codes)
         length = sum(code < model.n_ops for code in codes)
         for start, stop in ((0, length), (length // 3, 2 * length // 3)):
-            window = WindowModel(model, codes, race.capacity(paged), paged, start, stop, 2)
+            window = WindowModel(model, codes, race.model.capacity_for(paged), paged, start, stop, 2)
             answer = window.mip.solve(time_limit_s=60.0, max_nodes=500, start=window.initial)
             assert answer.values is not None
             assert answer.objective <= window.cost_now() + 1e-6
@@ -101,7 +101,7 @@ def test_a_window_leaves_alone_what_is_outside() -> None:
     assert race.incumbent is not None
     codes, model = race.incumbent.codes, race.model
     again = [code for code in codes if code < model.n_ops]
-    window = WindowModel(model, codes, race.capacity(True), True, 4, 10, 2)
+    window = WindowModel(model, codes, race.model.capacity_for(True), True, 4, 10, 2)
     answer = window.mip.solve(time_limit_s=60.0, start=window.initial)
     assert answer.values is not None
     found = [code for code in window.codes_of(answer.values) if code < model.n_ops]
@@ -116,15 +116,15 @@ def test_what_an_lp_and_the_schedule_agree_about_stays() -> None:
         assert race.incumbent is not None
         model, codes = race.model, race.incumbent.codes
         length = sum(code < model.n_ops for code in codes)
-        whole = WindowModel(model, codes, race.capacity(True), True, 0, length, 2)
-        sparse = WindowModel(model, codes, race.capacity(True), True, 0, length, 2, dense=False)
+        whole = WindowModel(model, codes, race.model.capacity_for(True), True, 0, length, 2)
+        sparse = WindowModel(model, codes, race.model.capacity_for(True), True, 0, length, 2, dense=False)
         plan = whole.mip.solve(time_limit_s=60.0, relax=True)
         other = sparse.mip.solve(time_limit_s=60.0, relax=True)
         assert plan.values is not None and math.isclose(plan.objective, other.objective, rel_tol=1e-6)
         sizes = []
         for wide in (False, True):
             decided = whole.agreed(plan.values, wide=wide)
-            rest = WindowModel(model, codes, race.capacity(True), True, 0, length, 2, decided=decided)
+            rest = WindowModel(model, codes, race.model.capacity_for(True), True, 0, length, 2, decided=decided)
             assert len(rest.initial) <= len(whole.initial) - len(decided) // 2
             answer = rest.mip.solve(time_limit_s=60.0, max_nodes=100, start=rest.initial)
             assert answer.values is not None and answer.objective <= rest.cost_now() + 1e-6
@@ -152,7 +152,7 @@ def test_nothing_is_left_to_find_where_keep_all_costs_least() -> None:
     race = raced(problem, 1)
     assert race.incumbent is not None
     model = Model(problem)
-    race.offer(improve(model, model.keep_all(), race.capacity(False)), "keep-all")
+    race.offer(improve(model, model.keep_all(), race.model.capacity_for(False)), "keep-all")
     assert slid(race) == race.model.base_cost
 
 

@@ -123,7 +123,7 @@ class CutModel(Columns):
         stages = len(self.cuts)
         edges = [*self.cuts, n]
         useful = [self._useful(c) for c in self.cuts]
-        capacity = model.paging_capacity if model.must_page else model.capacity
+        capacity = model.capacity_for(model.must_page)
         if model.can_page and not model.must_page and model.problem.page_buffer_bytes:
             self.pages = mip.column()
         for g in range(stages):

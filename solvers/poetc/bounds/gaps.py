@@ -84,7 +84,7 @@ class GapModel(CutModel):
 
     def _build(self, between: bool) -> None:
         model, mip = self.model, self.mip
-        self.capacity = model.paging_capacity if model.must_page else model.capacity
+        self.capacity = model.capacity_for(model.must_page)
         if model.can_page and not model.must_page and model.problem.page_buffer_bytes:
             self.pages = mip.column()
         self.in_ram = {chain[0]: mip.column() for chain in self.chains}

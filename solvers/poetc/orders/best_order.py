@@ -34,7 +34,7 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, low_traffic_
     model = Model(problem)
     if model.n_ops > ORDERS.most_operators:
         return None
-    capacity = model.paging_capacity if model.must_page else model.capacity
+    capacity = model.capacity_for(model.must_page)
     overflow = Overflow(model, capacity)
     if overflow.of(np.arange(model.n_ops)) == 0.0:
         return None

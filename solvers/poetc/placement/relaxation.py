@@ -50,7 +50,6 @@ class OpenPlacement(CutModel):
     ) -> None:
         """`model`: `open_model` of a problem whose movable state is `chains`."""
         self.chains = chains
-        self.of_first = {chain[0]: chain for chain in chains}
         self.uncounted = free  # state so small that it takes no room beside operators
         self.saved = {c[0]: model.in_cost[c[0]] + (model.out_cost[c[-1]] if len(c) > 1 else 0.0) for c in chains}
         super().__init__(model, cuts, between=between, free=free - {t for c in chains for t in c})

@@ -60,7 +60,7 @@ class _Search:
         self.max_states, self.stop_at = max_states, stop_at
         self.tries = 0
         self.spare_cost = cutoff - model.base_cost if rules.search_cutoff else math.inf
-        self.room = model.paging_capacity if pages else model.capacity
+        self.room = model.capacity_for(pages)
         n, m = model.n_ops, model.n_tensors
         self.reads = [_mask(model.inputs[v]) for v in range(n)]
         self.makes = [_mask(model.outputs[v]) for v in range(n)]

@@ -48,7 +48,7 @@ class _Gap:
 def in_less_ram(problem: Problem, actions: Sequence[Action], stop_at: float) -> tuple[Action, ...] | None:
     """Steps that take more RAM than `problem` has, flattened; None where that leads nowhere."""
     model = Model(problem)
-    capacity = model.paging_capacity if model.can_page else model.capacity
+    capacity = model.capacity_for(model.can_page)
     steps = flatten(
         model,
         model.codes(actions),

@@ -549,7 +549,7 @@ class Windows:
         assert race.incumbent is not None
         model, codes = race.model, race.incumbent.codes
         paging = any(code >= model.n_ops for code in codes)
-        capacity = race.capacity(paging)
+        capacity = race.model.capacity_for(paging)
         window = WindowModel(model, codes, capacity, paging, start, stop, depth, dense=size > 0)
         now = window.cost_now()
         work_s = window.mip.entries * NEIGHBOURHOODS.entry_s

@@ -57,7 +57,7 @@ def nest(race: Race, target: float, *, quick: bool = False) -> float:
     paging = model.must_page or (
         race.incumbent is not None and any(code >= model.n_ops for code in race.incumbent.codes)
     )
-    capacity = race.capacity(paging)
+    capacity = race.model.capacity_for(paging)
     slot_bytes = max(1, -(-capacity // NESTED.slots))
     for most in NESTED.most_segments[-1:] if quick else NESTED.most_segments:
         chain = segments_of(model, most)
@@ -88,7 +88,7 @@ def _fitted(race: Race, codes: list[int], paging: bool) -> bool:
     lower = flatten(
         race.model,
         codes,
-        int(NESTED.near * race.capacity(paging)),
+        int(NESTED.near * race.model.capacity_for(paging)),
         paging=paging,
         beta=NESTED.lateness,
         most=NESTED.flattenings,
@@ -104,7 +104,7 @@ def _evict(race: Race, codes: list[int], paging: bool) -> bool:
     model, fits = race.model, False
     unrolled = Unrolled(model, codes)
     plan = Model(unrolled.problem)
-    capacity = plan.paging_capacity if paging else plan.capacity
+    capacity = plan.capacity_for(paging)
     for policy in POLICIES:
         try:
             run = Simulation(plan, capacity, policy, paging=paging, cutoff=_cutoff(race), stop_at=race.give_up_at)
@@ -113,7 +113,7 @@ def _evict(race: Race, codes: list[int], paging: bool) -> bool:
             continue
         restored = None if evicted is None else unrolled.restored(evicted)
         if restored is not None:
-            fits |= race.offer(improve(model, restored, race.capacity(paging)), "nested checkpoints")
+            fits |= race.offer(improve(model, restored, race.model.capacity_for(paging)), "nested checkpoints")
     return fits
 
 

@@ -94,14 +94,11 @@ class Race:
         """The time that is left, as a limit for HiGHS."""
         return max(WORK.least_left_s, self.stop_at - time.monotonic())
 
-    def capacity(self, paging: bool) -> int:
-        return self.model.paging_capacity if paging else self.model.capacity
-
     def pages(self, codes: list[int]) -> bool:
         return any(code >= self.model.n_ops for code in codes)
 
     def capacity_for(self, codes: list[int]) -> int:
-        return self.capacity(self.pages(codes))
+        return self.model.capacity_for(self.pages(codes))
 
     def offer(self, codes: list[int], origin: str) -> bool:
         """Take a sequence if it fits in RAM, meets the deadline and is better. True if it fits and is in time."""
@@ -184,7 +181,7 @@ class Race:
             policy = replace(policy, recompute=False)
         arm.runs += 1
         self.runs += 1
-        capacity = self.capacity(arm.paging)
+        capacity = self.model.capacity_for(arm.paging)
         try:
             codes = Simulation(model, capacity, policy, paging=arm.paging, stop_at=self.give_up_at).run()
         except Stuck:

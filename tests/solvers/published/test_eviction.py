@@ -100,7 +100,7 @@ def test_sage_evicts_within_each_micro_batch(share: float) -> None:
 def calls(problem: Problem) -> int:
     """Of functions, in a simulation of Sage: those of built-in ones too."""
     baseline = _baseline.Baseline(sage.INFO, problem, OPTIONS, None)
-    run = _online.Online(baseline, _online.capacity_of(baseline, paging=False), sage.rules_for(baseline.model))
+    run = _online.Online(baseline, baseline.model.capacity, sage.rules_for(baseline.model))
     count = 0
 
     def profile(_: Any, event: str, __: Any) -> None:
