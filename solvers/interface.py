@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling.schedule import Schedule
+from poetc.scheduling.scope import Repetition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,8 @@ class Event:
     """A progress report: the best objective and bound so far (pJ or ns), and the stage that the solver is in.
 
     `schedule`: makes the schedule that costs `objective`, where the solver has it at hand. `order`: the names of the
-    operators in the order of first executions that bound and schedule are about; (): any order.
+    operators in the order of first executions that bound and schedule are about; (): any order. `repetition`: the class
+    of schedules that the bound is about.
     """
 
     stage: str
@@ -49,6 +51,7 @@ class Event:
     bound: int
     schedule: Callable[[], Schedule] | None = None
     order: tuple[str, ...] = ()
+    repetition: Repetition = Repetition.ANY
 
 
 ENGINE_NAME = "poetc"  # the name of this project's own solver
@@ -57,12 +60,17 @@ ROUNDING = 1e-8  # fraction of the total: HiGHS's tolerances leave so small a ga
 Progress = Callable[[Event], None]
 
 
+def is_above(bound: float, cost: int) -> bool:
+    """Whether a bound is above the cost of a schedule by more than rounding: one that is not about the schedule."""
+    return bound > cost * (1 + ROUNDING) + 1
+
+
 def bound_beside(bound: float, cost: int, method: str) -> int:
     """`bound` as it stands beside a verified schedule in its scope, which costs `cost`.
 
     Rounding may lift it above the cost by a little. A bound that is higher is wrong, and not cut: AssertionError.
     """
-    if bound > cost * (1 + ROUNDING) + 1:
+    if is_above(bound, cost):
         raise AssertionError(f"the bound {bound} from {method!r} exceeds a schedule of {cost}")
     return min(math.ceil(bound), cost)
 

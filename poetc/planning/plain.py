@@ -143,7 +143,9 @@ class _PlainSolve:
         """`first`, or a schedule for less RAM instead, packed into the budget; None if nothing packs."""
         problem, proof = self.problem, first.proof
         cost, bound, named = proof.objective, proof.bound, order_of(problem, first)
-        self._report(solvers.Event(stage="packing", objective=cost, bound=bound, order=named))
+        repetition = proof.scope.repetition
+        event = solvers.Event(stage="packing", objective=cost, bound=bound, order=named, repetition=repetition)
+        self._report(event)
         # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
         pack_until = time.monotonic() + PLAIN.pack_share * self.limit_s
         if self.planner.solve_share == PLAIN.solve_share:

@@ -19,7 +19,7 @@ from poetc.errors import LimitError
 from poetc.events import Progress, silent
 from poetc.planning import plain
 from poetc.planning.arena import packed, ram_bytes
-from poetc.planning.progress import ORDER, TIME_LIMIT, WORK_LIMIT, BestSoFar, progress_line
+from poetc.planning.progress import ORDER, REPETITION, TIME_LIMIT, WORK_LIMIT, BestSoFar, progress_line
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import SCOPED, Solution, cost_of_computing_once, least_cost
@@ -140,7 +140,8 @@ class Planner:
             self.show(event.stage)
             return
         covers = self.relaxed | {"state"} if any_state else self.relaxed
-        seen = self.best.observe(problem, event, is_real=not self.relaxed, covers=covers, chosen=self.chosen)
+        chosen = _in_class(self.chosen, event.repetition)
+        seen = self.best.observe(problem, event, is_real=not self.relaxed, covers=covers, chosen=chosen)
         if seen.is_about_others:
             self.progress("the bound is now about another order of operators, or other choices")
         self.progress(progress_line(problem, seen))
@@ -218,7 +219,8 @@ class Planner:
             solution = Solution(problem=problem, schedule=schedule, plan=plan)
             cost = None if self.real_cost is None else self.real_cost(solution)
         if cost is not None:
-            self.best.keep(problem, cost, self.chosen, plain.order_of(problem, schedule))
+            chosen = _in_class(self.chosen, schedule.proof.scope.repetition)
+            self.best.keep(problem, cost, chosen, plain.order_of(problem, schedule))
 
     def chosen_by(self, solution: Solution) -> dict[str, Any]:
         """The options that `solution` took, of choices whose options bounds may name."""
@@ -232,12 +234,7 @@ class Planner:
             self.progress(stage)
 
     def proven(self, problem: Problem, solution: Solution) -> tuple[int, Scope]:
-        """The best bound that searches have shown for a solution, and its scope; 0 where they may be of a class.
-
-        Events do not say how often operators run in the schedules that their bounds are about.
-        """
-        if self.solver != plain.ENGINE or solution.scope.repetition is not Repetition.ANY:
-            return 0, solution.scope
+        """The best bound that searches have shown for a solution and others of any class, and its scope."""
         chosen, order = {**self.chosen, **self.chosen_by(solution)}, plain.order_of(solution.problem, solution.schedule)
         bound, named = self.best.proven(problem, chosen, order)
         scope = solution.scope if ORDER in named else replace(solution.scope, order=ANY)
@@ -247,10 +244,12 @@ class Planner:
 
     def settle(self, problem: Problem, solution: Solution, stage: str) -> None:
         """Show the cost and the bound of a solution that is not searched further."""
-        chosen = {**self.chosen, **self.chosen_by(solution)}
-        order = plain.order_of(solution.problem, solution.schedule)
-        self.best.settle(problem, solution.cost, solution.proof.bound, chosen, order)
-        self.report(problem, solvers.Event(stage=stage, objective=None, bound=solution.proof.bound))
+        proof, order = solution.proof, plain.order_of(solution.problem, solution.schedule)
+        repetition = proof.scope.repetition
+        chosen = _in_class({**self.chosen, **self.chosen_by(solution)}, repetition)
+        self.best.settle(problem, solution.cost, proof.bound, chosen, order)
+        event = solvers.Event(stage=stage, objective=None, bound=proof.bound, order=order, repetition=repetition)
+        self.report(problem, event)
 
     def keep_shown(self, problem: Problem, solution: Solution, stage: str, least: int) -> None:
         """The same for a solution that no solver reported. `least`: no schedule of `problem` costs less."""
@@ -329,6 +328,11 @@ class Planner:
         for reduction, at in zip(reversed(self.reductions), reversed(asked), strict=True):
             solution = reduction.realise(at, solution)
         return solution
+
+
+def _in_class(chosen: Mapping[str, Any], repetition: Repetition) -> Mapping[str, Any]:
+    """These options, with the class of schedules that a bound is about, if it is about one."""
+    return chosen if repetition is Repetition.ANY else {**chosen, REPETITION: repetition}
 
 
 class Reduction(ABC, Generic[ChoiceT]):
@@ -421,10 +425,10 @@ class Reduction(ABC, Generic[ChoiceT]):
         scope = solution.proof.scope
         return scope.with_choice(self.name, ANY) if self.scoped else scope
 
-    def realise(self, problem: Problem, solution: Solution, stop_at: float = -math.inf) -> Solution:
-        """`solution` of a relaxed or frugal problem with options that `problem` has. The same by default."""
-        del problem, stop_at
-        return solution
+    def realise(self, problem: Problem, solution: Solution) -> Solution:
+        """`solution` of a relaxed or frugal problem with options that `problem` has: those that its problem shows."""
+        choice = self.chosen(problem, solution.problem)
+        return solution if choice is None else self.restore(problem, choice, solution)
 
     def least_cost(self, problem: Problem) -> int:
         """No schedule costs less, whatever this choice is: every operator once."""

@@ -81,6 +81,7 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
 Chosen = frozenset[tuple[str, Any]]
 NOTHING_CHOSEN: Chosen = frozenset()
 ORDER = "order"  # among the options: the order of first executions that a bound or a schedule is about
+REPETITION = "repetition"  # likewise: the class of schedules, where a bound is about one
 UNKNOWN = "unknown"  # an option that the best schedule will suggest
 
 

@@ -135,7 +135,7 @@ class CoreUsage(Reduction[int]):
             self.in_turn = restored
         return restored
 
-    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
+    def realise(self, problem: Problem, solution: Solution) -> Solution:
         """A solution of `frugal`."""
         return self.restore(problem, self._shortest(problem), solution) if self.is_open(problem) else solution
 
@@ -209,7 +209,7 @@ class CoreUsage(Reduction[int]):
         self.in_order.clear()
         self.in_turn = self.beside = None
         options, bounds_s = planner.options, WAYS.bounds_share * planner.options.time_limit_s
-        shorter = replace(options, time_limit_s=options.time_limit_s - bounds_s, work_limit_s=options.work_limit_s)
+        shorter = replace(options, time_limit_s=options.time_limit_s - bounds_s)
         best = self._cheapest(problem, replace(planner, options=shorter, end_at=planner.end_at - bounds_s))
         best = self._bounded(problem, best, planner)
         planner.settle(problem, best, ALL_WAYS)
@@ -464,8 +464,7 @@ class CoreUsage(Reduction[int]):
                 least[way] = self._least(problem, way, scope, planner, enough, is_last=True, listed=listed)
                 enough = min(enough, least[way])
         shown, scope = planner.proven(problem, best)
-        if shown:
-            by_scope[scope] = {way: max(shown, by_scope.get(scope, {}).get(way, 0)) for way in open_}
+        by_scope[scope] = {way: max(shown, by_scope.get(scope, {}).get(way, 0)) for way in open_}
         bounds = {scope: min(known.values(), default=0) for scope, known in by_scope.items()}
         stated = {s: bound for s, bound in bounds.items() if bound >= min(shown, best.cost)}
         scope = widest(stated, best, planner.options.gap)

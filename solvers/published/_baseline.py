@@ -21,7 +21,7 @@ from poetc.scheduling import (
     Status,
     verify,
 )
-from poetc.solvers.interface import ROUNDING, Event, Progress, SolverInfo
+from poetc.solvers.interface import Event, Progress, SolverInfo, is_above
 from poetc.solvers.model import Model
 from poetc.solvers.published._tape import Irretrievable
 
@@ -109,7 +109,7 @@ class Baseline:
         repetition: Repetition = Repetition.ANY,
     ) -> Schedule:
         base = int(self.model.base_cost)
-        if bound is not None and bound > cost * (1 + ROUNDING) + 1:
+        if bound is not None and is_above(bound, cost):
             # The formulation counts RAM otherwise and has no such schedule: its bound says nothing about this one.
             bound, repetition = None, Repetition.ANY
         proven = base if bound is None else max(base, min(bound, cost))

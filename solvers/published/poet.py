@@ -321,7 +321,8 @@ def _schedule(problem: Problem, formulation: _Formulation, answer: Answer, progr
     scope = Scope(order=tuple(range(len(problem.operators))), repetition=Repetition.POET)
     proof = Proof(status=state, objective=cost, bound=bound, scope=scope, method="POET's MILP")
     if progress is not None:
-        progress(Event(stage="POET's MILP", objective=cost, bound=bound))
+        event = Event(stage="POET's MILP", objective=cost, bound=bound, order=problem.order, repetition=Repetition.POET)
+        progress(event)
     log = (f"{answer.nodes} nodes",)
     schedule = Schedule(solver=INFO.name, actions=completion.actions, proof=proof, log=log)
     try:

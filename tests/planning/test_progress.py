@@ -17,6 +17,7 @@ from poetc.planning.alternatives import Alternatives
 from poetc.planning.progress import BestSoFar
 from poetc.planning.search_log import SearchLog
 from poetc.scheduling import Problem, SolveOptions
+from poetc.scheduling.scope import Repetition
 from poetc.solvers import Event
 from tests.support.problems import training_problem, with_budget
 
@@ -131,6 +132,23 @@ def test_costs_of_announced_options_in_one_way_are_none_of_all_ways() -> None:
     assert best.proven(problem, {"streaming": (1,)}, ())[0] == 10
     best.expect(problem, {}, "streaming", {(1,): 20}, covers=frozenset({"threads", "streaming", "state"}))
     assert best.proven(problem, {"streaming": (1,)}, ())[0] == 20
+
+
+def test_a_bound_of_a_class_is_none_of_all_schedules() -> None:
+    """As of schedules with every operator once, which an exact search may prove before a second search."""
+    problem = with_budget(training_problem(Random(1), 4), 0.6)
+    planner = Planner(options=SolveOptions(time_limit_s=5.0, work_limit_s=0.2))
+    solution = planner.solve(problem)
+    assert solution.cost > planner.least_cost(problem)
+    proof = replace(solution.proof, bound=solution.cost)
+    for repetition, is_for_all in ((Repetition.ONCE, False), (Repetition.ANY, True)):
+        planner = replace(planner, best=BestSoFar())
+        scope = replace(solution.scope, repetition=repetition)
+        planner.settle(problem, solution.with_proof(replace(proof, scope=scope)), "all of it")
+        bound, proven = planner.proven(problem, solution)
+        assert (bound == solution.cost) == is_for_all and proven.repetition is Repetition.ANY
+    planner.report(problem, Event(stage="", objective=None, bound=solution.cost + 9, repetition=Repetition.POET))
+    assert planner.proven(problem, solution)[0] == solution.cost
 
 
 def test_a_cheaper_schedule_in_another_order_brings_the_bound_of_that_order() -> None:
