@@ -62,12 +62,12 @@ from poetc.planning import (
     inference,
     solve_curve,
 )
-from poetc.planning.alternatives import better_of
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
 from poetc.planning.saved import Encodings, EncodingSpace, Saved
 from poetc.planning.search_log import END, SearchLog
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
+from poetc.planning.solution import with_bound_of
 from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems, untried
 from poetc.program import lower
 from poetc.scheduling import Status, keep_all_peak_bytes
@@ -317,7 +317,7 @@ def _solve_read(
     try:
         solution = planner.knowing(search).solve(problem)
         if first is not None and first.cost < solution.cost:
-            solution = replace(better_of(first, solution), ways=solution.ways)
+            solution = replace(with_bound_of(first, solution), ways=solution.ways)  # which is about every way
     except (InfeasibleError, LimitError) as failed:
         if first is None and streams_else:
             return _solve_read(request, read, stop_at, progress, reports_s=reports_s, encodes=False)

@@ -14,7 +14,7 @@ from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.planner import ChoiceT, Planner, Reduction
 from poetc.planning.settings import ALTERNATIVES
-from poetc.planning.solution import Solution, bound_holds
+from poetc.planning.solution import Solution, with_bound_of
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
 
@@ -194,13 +194,7 @@ class _Comparison:
 def better_of(known: Solution, again: Solution) -> Solution:
     """The cheaper one of two solutions with an option, with the better bound of both where it may be stated."""
     best, other = (again, known) if again.cost < known.cost else (known, again)
-    proof = other.proof
-    if proof.bound <= best.proof.bound or other.problem != best.problem or not bound_holds(other, best):
-        return best
-    bound = solvers.bound_beside(proof.bound, best.cost, proof.method)
-    status = Status.OPTIMAL if bound == best.cost else best.proof.status
-    proof = replace(best.proof, bound=bound, scope=proof.scope, status=status)
-    return best.with_proof(proof, other.wider_bound)
+    return with_bound_of(best, other) if other.problem == best.problem else best
 
 
 def with_lowest_bound(best: Solution, bounds: Iterable[int], gap: float) -> Solution:

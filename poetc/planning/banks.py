@@ -21,7 +21,7 @@ from poetc.planning.arena import ram_bytes
 from poetc.planning.kernels import KERNELS
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import BANK
-from poetc.planning.solution import Solution, cost_of_computing_once, everything
+from poetc.planning.solution import Solution, cost_of_computing_once, everything, status_of
 from poetc.scheduling import (
     Compute,
     Move,
@@ -292,11 +292,7 @@ class _InBanks:
         if self.crossing.least > bound:
             bound, scope, method = self.crossing.least, everything(), WAITING
         bound = solvers.bound_beside(bound, best.cost, method)
-        status = Status.LIMIT
-        if best.cost <= bound * (1 + solvers.ROUNDING):
-            status = Status.OPTIMAL
-        elif best.cost - bound <= self.planner.options.gap * best.cost:
-            status = Status.FEASIBLE
+        status = status_of(best.cost, bound, self.planner.options.gap)
         origin = best.proof.method.partition("; bound: ")[0]
         method = f"{origin}, placed in banks; bound: {method.rpartition('bound: ')[2]}, cheapest banks first"
         stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)

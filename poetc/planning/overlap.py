@@ -21,7 +21,7 @@ from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.repricing import with_prices_of
 from poetc.planning.settings import OVERLAP
-from poetc.planning.solution import Solution, bound_holds, least_cost
+from poetc.planning.solution import Solution, least_cost, with_bound_of
 from poetc.scheduling import (
     Objective,
     OperatorSpec,
@@ -79,7 +79,7 @@ class Overlap(Reduction[int]):
     def frugal(self, problem: Problem) -> Problem:
         return self.relax(problem)
 
-    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
+    def realise(self, problem: Problem, solution: Solution) -> Solution:
         """With the cost of waiting. LimitError where it is late."""
         if not self.is_open(problem):
             return solution
@@ -184,11 +184,7 @@ def _issued_ahead(known: Solution, stop_at: float) -> Solution | None:
 def _better(known: Solution, solved: Solution) -> Solution:
     """The cheaper one, with the higher bound of both where it holds."""
     best, other = (solved, known) if solved.cost < known.cost else (known, solved)
-    if other.proof.bound <= best.proof.bound or not bound_holds(other, best):
-        return best
-    bound = solvers.bound_beside(other.proof.bound, best.cost, other.proof.method)
-    status = Status.OPTIMAL if bound == best.cost else best.proof.status
-    return best.with_proof(replace(best.proof, bound=bound, scope=other.proof.scope, status=status))
+    return with_bound_of(best, other)
 
 
 def expected_pj(problem: Problem, transfers_ns: int) -> int:

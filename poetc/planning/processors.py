@@ -26,7 +26,7 @@ from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.progress import BestSoFar
 from poetc.planning.settings import PLAIN, WAYS
-from poetc.planning.solution import Solution, cost_of_computing_once, everything, least_cost
+from poetc.planning.solution import Solution, cost_of_computing_once, everything, least_cost, status_of
 from poetc.planning.state import StatePlacement, read_most, state_fits
 from poetc.scheduling import (
     Action,
@@ -540,9 +540,7 @@ class _Side:
         return self._status(best.cost, proof.bound) is not Status.LIMIT
 
     def _status(self, cost: int, bound: int) -> Status:
-        if cost <= bound * (1 + solvers.ROUNDING):
-            return Status.OPTIMAL
-        return Status.FEASIBLE if cost - bound <= self.planner.options.gap * cost else Status.LIMIT
+        return status_of(cost, bound, self.planner.options.gap)
 
 
 def _work_words(operators: int, *, transfers: bool) -> str:

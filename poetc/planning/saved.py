@@ -111,10 +111,6 @@ class Saved(Alternatives[Encodings]):
                 return choice
         raise ScheduleError(None, "its operators are of no encodings that the problem proposes")
 
-    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
-        choice = self.chosen(problem, solution.problem)
-        return solution if choice is None else self.restore(problem, choice, solution)
-
     def option_words(self, choice: Encodings) -> str:
         return f"{format_count(len(choice), 'saved tensor')} encoded" if choice else "no saved tensor encoded"
 

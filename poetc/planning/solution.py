@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from poetc import solvers
 from poetc.scheduling import Objective, Problem
-from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, first_executions
+from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, Status, first_executions
 from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers.processors import relaxed
 
@@ -123,6 +124,24 @@ def everything() -> Scope:
 def bound_holds(proven: Solution, solution: Solution) -> bool:
     """Whether the bound of `proven` may be stated beside the schedule of `solution`."""
     return proven.proof.scope.choices_cover(solution.scope)
+
+
+def with_bound_of(best: Solution, other: Solution) -> Solution:
+    """`best` with the bound of `other`, if that is higher and may be stated. AssertionError where it is wrong."""
+    proof = other.proof
+    if proof.bound <= best.proof.bound or not bound_holds(other, best):
+        return best
+    bound = solvers.bound_beside(proof.bound, best.cost, proof.method)
+    status = Status.OPTIMAL if bound == best.cost else best.proof.status
+    claim = replace(best.proof, bound=bound, scope=proof.scope, status=status)
+    return best.with_proof(claim, other.wider_bound)
+
+
+def status_of(cost: int, bound: int, gap: float) -> Status:
+    """Of a schedule beside the bound for it. `gap`: the asked one."""
+    if cost <= bound * (1 + solvers.ROUNDING):
+        return Status.OPTIMAL
+    return Status.FEASIBLE if cost - bound <= gap * cost else Status.LIMIT
 
 
 def cost_of_computing_once(problem: Problem) -> int:

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 from poetc import solvers
 from poetc.devices import format_bytes, format_gap, format_ns
 from poetc.errors import InfeasibleError, LimitError, UsageError, format_count
+from poetc.planning.alternatives import smallest_of
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.claims import widest
 from poetc.planning.order import Order, in_order, with_own_order
@@ -107,7 +108,7 @@ class StatePlacement(Reduction[Placement]):
         restored = solution.with_choice(self.name, choice) if named else super().restore(problem, choice, solution)
         return replace(restored, problem=self.fix(problem, choice))
 
-    def realise(self, problem: Problem, solution: Solution, stop_at: float = -math.inf) -> Solution:
+    def realise(self, problem: Problem, solution: Solution) -> Solution:
         """With the placement that the solution's problem has."""
         if self.mode != "auto":
             return solution
@@ -557,7 +558,7 @@ class _OpenPlacement:
         limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
         if problem.store_capacity_bytes is not None:
             limited |= sum(t.footprint_bytes for t in problem.tensors if t.pageable) > problem.store_capacity_bytes
-        nearest = min(errors, key=_smallest_known)
+        nearest = min(errors, key=smallest_of)
         if all(isinstance(error, InfeasibleError) for error in errors) and not limited:
             return nearest
         text, within = str(nearest), ""
@@ -576,8 +577,3 @@ class _OpenPlacement:
         error = (InfeasibleError if search.impossible else LimitError)(text, details=nearest.details)
         error.__cause__ = nearest
         return error
-
-
-def _smallest_known(error: InfeasibleError | LimitError) -> float:
-    smallest = error.details.get("min_budget_bytes")
-    return float(smallest) if isinstance(smallest, int) else float("inf")

@@ -111,10 +111,6 @@ class Streaming(Reduction[Streams]):
             return problem
         return streamed_problem(problem, _decoded(offer, choice))
 
-    def as_in(self, problem: Problem, solution: Solution) -> Problem:
-        """`problem` with the streamed operands of `solution`."""
-        return self.fix(problem, self.option(solution) or ()) if self.is_open(problem) else problem
-
     def chosen(self, problem: Problem, solved: Problem) -> Streams | None:
         streamed = {k: op for k, op in enumerate(solved.operators) if op.is_streamed}
         if not streamed:
@@ -154,10 +150,6 @@ class Streaming(Reduction[Streams]):
         needs = [_needs_at_least(problem, op, frozenset(op.reads_store)) for op in self.floor(problem).operators]
         largest = sorted(range(len(needs)), key=lambda k: -needs[k])[: STREAMING.proofs]
         return any(needs[k] > room and _least_of_any(offer, k, room) > room for k in largest)
-
-    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
-        choice = self.chosen(problem, solution.problem)
-        return solution if choice is None else self.restore(problem, choice, solution)
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if planner.solver != ENGINE or not self.is_open(problem):

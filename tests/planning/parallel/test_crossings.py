@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
+import poetc
+from demo.boards import networks
 from poetc import solvers
 from poetc.planning import Planner, Solution
 from poetc.planning.alternatives import better_of, with_lowest_bound
 from poetc.planning.chain import reductions
+from poetc.planning.solution import with_bound_of
 from poetc.scheduling import Paging, Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers.banks import Crossing
@@ -91,5 +95,25 @@ def test_bounds_of_options_are_not_cut() -> None:
         with pytest.raises(AssertionError, match="exceeds a schedule"):
             better_of(*pair)
     with pytest.raises(AssertionError, match="exceeds a schedule"):
+        with_bound_of(solution, replace(above, problem=replace(above.problem, budget_bytes=1)))
+    with pytest.raises(AssertionError, match="exceeds a schedule"):
         with_lowest_bound(solution, [above.proof.bound], 0.0)
     assert with_lowest_bound(solution, [above.proof.bound, solution.cost], 0.0).proof.bound == solution.cost
+
+
+def test_the_answer_is_checked_by_the_schedule_found_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state may live elsewhere than that of the answer, whose bound is for any placement."""
+    model = poetc.load(networks.write("mlp", tmp_path / "mlp.onnx"), batch=8)
+    find, asked = Planner.first, list[Problem]()
+
+    def found(planner: Planner, problem: Problem) -> Solution | None:
+        first = find(planner, problem)
+        asked.append(problem)
+        if first is None or len(asked) > 1:
+            return first
+        cheaper = first.with_proof(replace(first.proof, objective=1, bound=0))
+        return replace(cheaper, problem=replace(first.problem, budget_bytes=first.problem.budget_bytes + 1))
+
+    monkeypatch.setattr(Planner, "first", found)
+    with pytest.raises(AssertionError, match="exceeds a schedule"):
+        model.solve(device="stm32f746", budget="100%", time_limit_s=2.0)
