@@ -312,7 +312,7 @@ class _OpenKernels:
 
     def _closed(self, first: Solution, best: Solution) -> bool:
         tolerance = max(solvers.ROUNDING, self.planner.options.gap) * best.cost
-        return bound_holds(first, best) and best.cost - first.claims[-1][1] <= tolerance
+        return bound_holds(first, best) and best.cost - first.proof.bound <= tolerance
 
     def _bound_under_order(self, best: Solution) -> int:
         """A bound for any kernels and placement of state under the order of `best`."""
@@ -331,14 +331,13 @@ class _OpenKernels:
         bound, scope, status = once, everything(), Status.FEASIBLE
         if first is None or Status.LIMIT in (first.proof.status, own.status):
             status = Status.LIMIT
-        placement_bound = None
         if first is not None and bound_holds(first, best) and first.proof.bound > bound:
-            bound, scope, placement_bound = first.proof.bound, first.proof.scope, first.wider_bound
+            bound, scope = first.proof.bound, first.proof.scope
         is_close = bound >= own.objective * (1 - self.planner.options.gap)
         if solvers.has_wide_gap(bound, own.objective) and not is_close:
             under_order = 0 if self.planner.options.is_quick else self._bound_under_order(best)
             if under_order > bound:
-                bound, scope, placement_bound = under_order, best.scope, None
+                bound, scope = under_order, best.scope
                 for name in dict(scope.choices).keys() & {Kernels.name, "state"}:
                     scope = scope.with_choice(name, ANY)
         method = f"{own.method.partition('; bound: ')[0]}; bound: kernels left open"
@@ -348,7 +347,7 @@ class _OpenKernels:
             proof = replace(proof, status=Status.OPTIMAL)
         elif proof.gap() <= self.planner.options.gap:
             proof = replace(proof, status=Status.FEASIBLE)
-        return best.with_proof(proof, placement_bound)
+        return best.with_proof(proof)
 
 
 def _floor_s(limit_s: float) -> float:

@@ -12,7 +12,7 @@ from poetc.errors import format_count
 from poetc.planning.alternatives import DOES_NOT_FIT, Alternatives, with_lowest_bound
 from poetc.planning.planner import Planner
 from poetc.planning.solution import OptionResult, Solution, cost_of_computing_once
-from poetc.scheduling import Problem, keep_all_peak_bytes
+from poetc.scheduling import ANY, Problem, Proof, Scope, keep_all_peak_bytes
 
 
 class MicroBatches(Alternatives[int]):
@@ -25,6 +25,7 @@ class MicroBatches(Alternatives[int]):
     def __init__(self, problems: Mapping[int, Problem]) -> None:
         self.problems = dict(problems)
         self.results: dict[int, OptionResult] = {}
+        self.proofs: dict[int, list[Proof]] = {}  # of all solutions, by number
 
     def is_open(self, problem: Problem) -> bool:
         return len(self.problems) > 1
@@ -72,9 +73,34 @@ class MicroBatches(Alternatives[int]):
     def record(self, choice: int, cost: int | None, least: int, outcome: str) -> None:
         self.results[choice] = OptionResult(choice, cost, least, outcome)
 
+    def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
+        self.proofs.setdefault(choice, []).append(solution.proof)
+        return super().restore(problem, choice, solution)
+
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         self.results.clear()
+        self.proofs.clear()
         best = self.cheapest(problem, planner)
-        possible = (t.least for t in self.results.values() if t.outcome != DOES_NOT_FIT)
-        best = with_lowest_bound(best, possible, planner.options.gap)
+        possible = [t.least for t in self.results.values() if t.outcome != DOES_NOT_FIT]
+        best = self._claimed(with_lowest_bound(best, possible, planner.options.gap), planner)
         return replace(best, results=tuple(self.results[count] for count in sorted(self.results)))
+
+    def _claimed(self, best: Solution, planner: Planner) -> Solution:
+        """`best` with a scope in which the bound holds for every number: a choice is open where all left it open."""
+        proof = best.proof
+        for count, proofs in self.proofs.items():
+            if planner.inner.least_cost(self.problems[count]) >= proof.bound:
+                continue  # whatever is chosen
+            enough = [known.scope for known in proofs if known.bound >= proof.bound]
+            taken = min(enough or [known.scope for known in proofs], key=_narrowed)
+            for name, option in best.scope.choices:
+                if taken.choice(name) not in (None, ANY):
+                    proof = replace(proof, scope=proof.scope.with_choice(name, option))
+            if taken.order is not ANY and proof.scope.order is ANY:
+                proof = replace(proof, scope=replace(proof.scope, order=best.scope.order))
+        return best.with_proof(proof)
+
+
+def _narrowed(scope: Scope) -> int:
+    """How many choices, the order among them, it does not leave open."""
+    return sum(option is not ANY for option in (scope.order, *dict(scope.choices).values()))

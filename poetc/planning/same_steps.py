@@ -1,4 +1,4 @@
-"""The choices that schedules in several ways share: encodings and streamed operands."""
+"""The choices that schedules in several ways share: encodings and streamed operands; and the scopes of their bounds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ from typing import Any
 from poetc import solvers
 from poetc.planning.planner import Planner
 from poetc.planning.saved import Saved
+from poetc.planning.settings import WAYS
 from poetc.planning.solution import Solution
 from poetc.planning.streaming import Streaming, without_streams
 from poetc.scheduling import Problem
 from poetc.scheduling.scope import Scope
 
 OPERATORS = (Saved, Streaming)  # choices that change the operators of a step, the outer one first
+
+
+def widest(bounds: Mapping[Scope, int], best: Solution, planner: Planner) -> Scope:
+    """The scope with the highest bound, or one that covers it, if the narrower claim closes little of the gap."""
+    scope = max(bounds, key=lambda scope: bounds[scope])
+    enough = (1 - planner.options.gap) * best.cost
+    for other in sorted(bounds, key=lambda other: -bounds[other]):
+        is_little = bounds[scope] - bounds[other] <= WAYS.narrower * (best.cost - bounds[other])
+        if other.covers(scope) and is_little and not bounds[other] < enough <= bounds[scope]:
+            scope = other
+    return scope
 
 
 def operators_of(known: Solution) -> dict[str, Any]:

@@ -131,15 +131,9 @@ class WaysSettings:
     first_operators_per_s: float = 50.0  # of the time limit: with more operators that share finds nothing
     bounds_share: float = 0.22  # of the time limit, left for bounds at the end
     lists_share: float = 0.3  # of the time limit, left for lists side by side where RAM is short
+    narrower: float = 0.1  # of the gap: a claim about fewer schedules that closes no more of it is not made
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
     patience: float = 1.2  # times its share of the time that is left, on the clock: a slow machine leaves some, too
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimSettings:
-    """The claim that is stated (`claims`)."""
-
-    narrower: float = 0.1  # of the gap: a claim about fewer schedules that closes no more of it is not made
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +219,6 @@ BANK = BankSettings()
 ALTERNATIVES = AlternativesSettings()
 SAVED = SavedSettings()
 WAYS = WaysSettings()
-CLAIMS = ClaimSettings()
 UPDATES = UpdatesSettings()
 CURVE = CurveSettings()
 INFERENCE = InferenceSettings()

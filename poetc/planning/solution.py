@@ -55,8 +55,7 @@ class Solution:
     """`problem` is plain: the one that was asked with `choices` made; `schedule` and `plan` are for it.
 
     `choices`: options by kind, in the words of the problem that was asked. `Reduction.option` reads one.
-    `placement_bound`: the bound for this placement of state alone, where a lower one for any placement is stated; or
-    the other way round.
+    `placement_bound`: the bound for this placement of state alone, where a lower one for any placement is stated.
     `tried`: the numbers of micro-batches that were compared; `ways`: those of threads.
     `worth`: of the updates, where they were chosen.
     """
@@ -80,21 +79,8 @@ class Solution:
         return self.schedule.proof.objective
 
     def is_close(self, gap: float) -> bool:
-        """Whether no more than `gap` could be saved, wherever state lives."""
-        return self.cost - self.claims[-1][1] <= gap * self.cost
-
-    @property
-    def claims(self) -> tuple[tuple[Scope, int], ...]:
-        """Scopes with their bounds: the one that is stated, and that for any placement of state, if it is lower."""
-        stated = self.proof.scope, self.proof.bound
-        wider = self.wider_bound
-        return (stated,) if wider is None else (stated, (self.proof.scope.with_choice("state", ANY), wider))
-
-    @property
-    def wider_bound(self) -> int | None:
-        """The bound for any placement of state, where a higher one for this placement is stated."""
-        known = self.placement_bound
-        return None if known is None or known > self.proof.bound else known
+        """Whether no more than `gap` could be saved."""
+        return self.proof.gap() <= gap
 
     @property
     def scope(self) -> Scope:
@@ -104,12 +90,11 @@ class Solution:
             scope = scope.with_choice(name, self.choices[name])
         return scope
 
-    def with_proof(self, proof: Proof, placement_bound: int | None = None) -> Solution:
-        """With that claim. `placement_bound`: the one that is proven with it."""
-        return replace(self, schedule=replace(self.schedule, proof=proof), placement_bound=placement_bound)
+    def with_proof(self, proof: Proof) -> Solution:
+        return replace(self, schedule=replace(self.schedule, proof=proof))
 
     def with_scope(self, scope: Scope) -> Solution:
-        return self.with_proof(replace(self.proof, scope=scope), self.placement_bound)
+        return self.with_proof(replace(self.proof, scope=scope))
 
     def with_choice(self, name: str, option: Any) -> Solution:
         """With the option of one more kind of choice. The scope of the proof stays."""
@@ -134,7 +119,7 @@ def with_bound_of(best: Solution, other: Solution) -> Solution:
     bound = solvers.bound_beside(proof.bound, best.cost, proof.method)
     status = Status.OPTIMAL if bound == best.cost else best.proof.status
     claim = replace(best.proof, bound=bound, scope=proof.scope, status=status)
-    return best.with_proof(claim, other.wider_bound)
+    return best.with_proof(claim)
 
 
 def status_of(cost: int, bound: int, gap: float) -> Status:

@@ -19,7 +19,6 @@ from poetc.devices import format_bytes, format_gap, format_ns
 from poetc.errors import InfeasibleError, LimitError, UsageError, format_count
 from poetc.planning.alternatives import smallest_of
 from poetc.planning.arena import packed, ram_bytes
-from poetc.planning.claims import widest
 from poetc.planning.order import Order, in_order, with_own_order
 from poetc.planning.plain import ENGINE, effort_of
 from poetc.planning.planner import Planner, Reduction
@@ -125,11 +124,9 @@ class StatePlacement(Reduction[Placement]):
         size = sum(problem.tensors[chain[0]].size_bytes for chain in stored)
         live = f"{format_count(len(stored), 'tensor')} ({size:,} bytes) {'lives' if len(stored) == 1 else 'live'}"
         parts = [f"state: {live} on the store, the others in RAM"] if stored else []
-        other = solution.placement_bound
-        if other is not None and proof.objective > 0 and (other > proof.bound or not solution.ways):
-            gap = max(0.0, (proof.objective - other) / proof.objective)
-            whose = "this" if other > proof.bound else "any"
-            parts.append(f"with {whose} placement of state the gap is {format_gap(gap)}")
+        if solution.placement_bound is not None and proof.objective > 0:
+            gap = max(0.0, (proof.objective - solution.placement_bound) / proof.objective)
+            parts.append(f"with this placement of state the gap is {format_gap(gap)}")
         return "; ".join(parts)
 
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
@@ -461,7 +458,7 @@ class _OpenPlacement:
         is_complete = False
         if not self.options.is_quick:
             solution, is_complete = self._other_placements(search, ordered, solution)
-        solution = self._stated(solution, math.ceil(search.bound), is_complete)
+        solution = self._for_any_placement(solution, math.ceil(search.bound), is_complete)
         return with_own_order(self.order, solution)
 
     def _cheaper_that_packs(
@@ -521,11 +518,10 @@ class _OpenPlacement:
         search.run()  # the time that is left is the bound's
         return solution, is_complete and time.monotonic() < search.stop_at
 
-    def _stated(self, solution: Solution, bound: int, is_complete: bool) -> Solution:
+    def _for_any_placement(self, solution: Solution, bound: int, is_complete: bool) -> Solution:
         """With the bound that holds for any placement, in place of the one for that of this schedule.
 
-        Where that one closes much more of the gap, it stays. `is_complete`: the search for placements and bound ended
-        by itself.
+        `is_complete`: the search for placements and bound ended by itself.
         """
         own = solution.proof
         proven = replace(
@@ -534,18 +530,13 @@ class _OpenPlacement:
             scope=Scope(order=tuple(range(len(self.problem.operators)))).with_choice("state", ANY),
             method=f"{own.method.partition('; bound: ')[0]}; bound: placement of state left open",
         )
-        other = own.bound if own.bound > bound else None
-        if (
-            other is not None
-            and widest({own.scope: other, proven.scope: bound}, solution, self.options.gap) == own.scope
-        ):
-            proven, other = own, bound
         status = Status.FEASIBLE if is_complete and own.status is not Status.LIMIT else Status.LIMIT
         if proven.gap() <= solvers.ROUNDING:
             status = Status.OPTIMAL
         elif proven.gap() <= self.options.gap:
             status = Status.FEASIBLE
-        return solution.with_proof(replace(proven, status=status), other)
+        narrower = own.bound if own.bound > bound else None
+        return replace(solution.with_proof(replace(proven, status=status)), placement_bound=narrower)
 
     def _nothing_found(
         self, search: solvers.PlacementSearch, errors: list[InfeasibleError | LimitError]

@@ -18,7 +18,6 @@ from poetc import solvers
 from poetc.devices.units import format_cost, format_gap
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
-from poetc.planning.claims import widest
 from poetc.planning.kernels import KERNELS, fastest
 from poetc.planning.order import in_order
 from poetc.planning.overlap import expected_cost, expected_pj, expected_transfer_ns
@@ -32,6 +31,7 @@ from poetc.planning.same_steps import (
     has_steps_of,
     may_stream,
     operators_of,
+    widest,
     with_operators,
 )
 from poetc.planning.saved import Saved
@@ -466,8 +466,7 @@ class CoreUsage(Reduction[int]):
         shown, scope = planner.proven(problem, best)
         by_scope[scope] = {way: max(shown, by_scope.get(scope, {}).get(way, 0)) for way in open_}
         bounds = {scope: min(known.values(), default=0) for scope, known in by_scope.items()}
-        stated = {s: bound for s, bound in bounds.items() if bound >= min(shown, best.cost)}
-        scope = widest(stated, best, planner.options.gap)
+        scope = widest({s: bound for s, bound in bounds.items() if bound >= min(shown, best.cost)}, best, planner)
         least, best = by_scope[scope], best.with_scope(scope)
         for way in least.keys() & self.results.keys():
             self.results[way] = replace(self.results[way], least=least[way])
@@ -494,21 +493,19 @@ class CoreUsage(Reduction[int]):
         asked = self.fix(problem, way)
         least = least_cost(asked)
         for other, known in (*self.solved.items(), *self.beaten):
-            proven = known.claims if scope is not None else known.claims[-1:]  # then for any placement of state
-            bounds = [b for s, b in proven if scope is None or s.covers(scope.only(dict(s.choices)))]
-            if not bounds:
+            proof = known.proof
+            if scope is not None and not proof.scope.covers(scope.only(dict(proof.scope.choices))):
                 continue
-            bound = max(bounds)
             if other == way:
-                least = max(least, bound)
+                least = max(least, proof.bound)
             elif other != SIDE_BY_SIDE:
                 options = operators_of(known)
                 if scope is None and any(options.values()):
                     continue  # others may be encoded or streamed
                 pair = [with_operators(p, options, planner) for p in (self.fix(problem, other), asked)]
-                least = max(least, carried_to(pair[0], bound, pair[1]))
+                least = max(least, carried_to(pair[0], proof.bound, pair[1]))
                 # A wide gap of a way in turn is a wider one side by side: while ways are solved that is not looked at.
-                is_of_use = asked.processors and (is_last or not solvers.has_wide_gap(bound, known.cost))
+                is_of_use = asked.processors and (is_last or not solvers.has_wide_gap(proof.bound, known.cost))
                 is_in_order = scope is None or has_steps_of(scope, known)
                 if known is self.solved.get(other) and is_of_use and is_in_order:
                     least = max(least, self._in_order(way, pair[1], known, planner))

@@ -273,7 +273,12 @@ def _solve_any_order(
             schedule = event.schedule
             progress(event if schedule is None else replace(event, schedule=lambda: restored(schedule(), order)))
 
-    schedule = restored(_Solve(reordered(problem, order), rest, report).run(), order)
+    try:
+        schedule = restored(_Solve(reordered(problem, order), rest, report).run(), order)
+    except LimitError:
+        if clear is None:
+            raise
+        return restored(clear[1], order)
     proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
     proven = proof.scope.is_everything and proof.status is Status.OPTIMAL
     close = options.gap > 0 and proof.gap() <= options.gap

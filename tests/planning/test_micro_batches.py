@@ -11,6 +11,7 @@ import pytest
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Kernels, MicroBatches, Planner, Solution, StatePlacement, plain
 from poetc.scheduling import (
+    ANY,
     MemoryPlan,
     Problem,
     Schedule,
@@ -127,3 +128,18 @@ def test_a_deadline_that_nothing_meets_takes_little_more_than_the_time(monkeypat
     with pytest.raises(LimitError, match="nothing was found in time"):
         best_split(problems)
     assert 2 < len(tried) < len(problems) and tried[-1][1] <= 1.25 * OPTIONS.time_limit_s
+
+
+def test_a_claim_for_all_numbers_is_no_wider_than_that_of_each() -> None:
+    """The other number was proven for its placement of state alone, and the claim was for any."""
+    whole = with_budget(training_problem(Random(46), 5, paging=True), 0.4)
+    numbers = MicroBatches({1: whole, 2: dearer(whole, 2)})
+    planner = Planner(options=OPTIONS, reductions=(numbers, StatePlacement("auto")))
+    best = numbers.solve(whole, planner)
+    name, bound = StatePlacement.name, numbers.problems[2].compute_once_pj + 1
+    anywhere, here = (best.proof.scope.with_choice(name, option) for option in (ANY, ()))
+    best = replace(best, choices={**best.choices, name: frozenset()})
+    best = best.with_proof(replace(best.proof, objective=bound, bound=bound, scope=anywhere))
+    for scopes, claimed in (((anywhere, here), ()), ((here, anywhere), ANY)):
+        numbers.proofs = {2: [replace(best.proof, bound=bound - 1 + k, scope=s) for k, s in enumerate(scopes)]}
+        assert numbers._claimed(best, planner).proof.scope.choice(name) == claimed

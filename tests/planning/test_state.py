@@ -16,7 +16,7 @@ from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
 from poetc.planning import Planner, Solution, StatePlacement, reductions
-from poetc.planning.state import _OpenPlacement, everything
+from poetc.planning.state import everything
 from poetc.scheduling import (
     ANY,
     InPlace,
@@ -24,14 +24,12 @@ from poetc.scheduling import (
     PageOut,
     Paging,
     Problem,
-    Scope,
     SolveOptions,
     Status,
     TensorSpec,
     keep_all_peak_bytes,
     movable_state,
     on_store,
-    pack,
     stored_state,
     unchanged_state,
     verify,
@@ -518,26 +516,3 @@ def test_spread_cuts_that_prove_a_budget_impossible(seed: int) -> None:
     options = SolveOptions(time_limit_s=0.2, work_limit_s=3, fixed_order=True)
     with contextlib.suppress(InfeasibleError, LimitError):
         assert Planner(options=options, reductions=reductions("auto")).solve(problem).proof.gap() >= 0
-
-
-@pytest.mark.parametrize(("any_bound", "stated"), [(500, 900), (895, 895)])
-def test_the_claim_for_this_placement_is_made_where_it_closes_much_more(any_bound: int, stated: int) -> None:
-    """It was a note, beside a gap several times as wide."""
-    problem = with_budget(training_problem(Random(2), 4, paging=True), 0.9)
-    on, reduction = everything(problem), StatePlacement()
-    asked = Planner(options=OPTIONS, reductions=reductions("auto"))
-    fixed = reduction.fix(problem, on)
-    schedule = solvers.solve(fixed, options=OPTIONS)
-    order = tuple(range(len(problem.operators)))
-    proof = replace(schedule.proof, objective=1000, bound=900, status=Status.LIMIT, scope=Scope(order=order))
-    plan = pack(fixed, schedule)
-    own = Solution(problem=fixed, schedule=replace(schedule, proof=proof), plan=plan)
-    solution = _OpenPlacement(reduction, problem, asked)._stated(
-        reduction.restore(problem, on, own), any_bound, is_complete=False
-    )
-    is_any = solution.proof.scope.choice("state") is ANY
-    assert (solution.proof.bound, is_any) == (stated, stated == any_bound)
-    assert min(bound for _, bound in solution.claims) == any_bound
-    whose, gap = ("this", "10.0 %") if is_any else ("any", "50.0 %")
-    assert f"with {whose} placement of state the gap is {gap}" in StatePlacement.note(problem, solution)
-    assert not solution.is_close(0.1) and not solution.with_proof(proof).claims[1:]
